@@ -115,8 +115,8 @@ def test_another_crop_is_refused(tmp_path: Path, backbone: dict[str, Any], why: 
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
-        ([3, 3], "its manifest says grid"),
-        ("2x2", "manifest says"),
+        ([3, 3], "its manifest states grid"),
+        ("2x2", "manifest states"),
         ([1, 4], "positions in a line"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Images: where they are, how they are decoded, and what a backbone makes of them."""
+"""Images: where they are, how they are decoded, and the features that a backbone gives them."""

@@ -43,7 +43,7 @@ def placeholder_confidence(boxes: Array, width: float, height: float) -> Array:
 
     Large and central boxes have more: it is sqrt(area share of the picture) × (1 - distance of the
     centres / half the picture's diagonal), which is 1 for the whole picture. It does not depend on
-    what the picture shows, and a baseline of "the most confident box" then measures position.
+    the picture's content, and a baseline of "the most confident box" then measures position.
 
     Returns:
         (R,) float32 in [0, 1].
@@ -84,8 +84,8 @@ def concat_sources(
         most: keep only the `most` most confident boxes, in their order.
         least: leave out boxes of less confidence.
 
-    Beside confidences of a detector, placeholders are scaled to stay below all of them: the most
-    confident box is then one that the detector is sure of.
+    Next to confidences of a detector, placeholders are scaled to stay below all of them: the most
+    confident box is then a box that the detector is sure of.
     """
 
     def concatenated(image: str, picture: Image) -> Boxes:
@@ -100,6 +100,7 @@ def concat_sources(
         if np.isfinite(lowest):
             confidence = np.where(measured, confidence, confidence * lowest / 2)
         if most is not None and len(kept) > most:
+            # A stable order keeps the first of equally confident boxes, on every machine.
             kept = np.sort(kept[np.argsort(-confidence[kept], kind="stable")[:most]])
         return Boxes(boxes[kept], confidence[kept], [labels[i] for i in kept.tolist()], faults)
 
@@ -133,7 +134,7 @@ def iou(boxes_a: Array, boxes_b: Array) -> Array:
 
 
 def box_fault(boxes: Array, width: float, height: float) -> str | None:
-    """Return what is wrong with the first box that cannot be a region of a picture, or None.
+    """Return the fault of the first box that cannot be a region of a picture, or None.
 
     Boxes are (R, 4) x1, y1, x2, y2 in pixels; width and height are the picture's.
     """

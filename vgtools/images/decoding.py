@@ -1,9 +1,9 @@
 """From the bytes of an image file to pixels, without torch.
 
-An image has one meaning here, whatever its file says of itself: the content decides the format,
-EXIF orientation is applied, 16-bit grey is scaled, transparency is put on white, an animation is
-its first frame, and colour profiles are ignored (as in the backbones' own training). What has no
-such meaning is an `ImageError` with a reason, never a guess.
+An image has one meaning here, whatever its file claims: the content decides the format, EXIF
+orientation is applied, 16-bit grey is scaled, transparency is put on white, an animation is its
+first frame, and colour profiles are ignored (as in the backbones' own training). A file without
+such a meaning is an `ImageError` with a reason, never a guess.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 
 from vgtools.images.sources import ImageError
 
-# What Pillow calls a decompression bomb; also the largest picture between two of our own steps.
+# Pillow's limit for a decompression bomb; also the largest picture between two of our own steps.
 MAX_PIXELS = 178_956_970
 
 # Part of the preprocessing fingerprint: increase it when `decode` returns different pixels.
@@ -46,10 +46,10 @@ def decode(data: bytes, side: int | None = None) -> Image.Image:
 
     EXIF orientation is applied (an unreadable one counts as upright). 16-bit grey keeps its high
     byte, as Pillow does with 16-bit colour. Alpha, palette transparency and colour keys are
-    composited on white. Of an animation the first frame is taken. CMYK is converted without a
+    composited on white. The first frame of an animation is taken. CMYK is converted without a
     profile.
 
-    A `side` is the longest one of a thumbnail, in pixels.
+    A `side` is the longer side of a thumbnail, in pixels.
 
     Raises:
         ImageError: not an image, truncated, larger than MAX_PIXELS, or in a mode that has no
@@ -72,6 +72,8 @@ def decode(data: bytes, side: int | None = None) -> Image.Image:
         raise ImageError(str(error)) from None
     except Exception as error:  # the format plugins raise nearly everything on damaged bytes
         raise ImageError(f"cannot be decoded: {error}") from None
+    # The orientation is read before the conversion, which drops it, and applied last, when the
+    # picture may already be a small thumbnail.
     try:
         orientation = image.getexif().get(0x0112, 1)
     except Exception:
@@ -107,7 +109,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _describe_non_image(data: bytes) -> str:
-    """Return what bytes that are not an image seem to be, where that helps a user."""
+    """Return a guess of the kind of bytes that are not an image, where that helps a user."""
     head = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if head.startswith((b"<!doctype html", b"<html")):
         return "an HTML page, not an image; the download probably failed"

@@ -1,6 +1,6 @@
 """From image files to feature rows: the backbone's own preprocessing, pooling, and the stream.
 
-What an image file means in pixels is defined in `vgtools/images/decoding.py`.
+The pixels that an image file stands for are defined in `vgtools/images/decoding.py`.
 
 Axes: B batch, N images, P positions of the last feature map, D channels.
 """
@@ -37,17 +37,17 @@ from vgtools.io.streams import Piece
 
 @dataclass(frozen=True)
 class Batch:
-    """The result of a run of consecutive images, and what is needed to resume after it."""
+    """The result of a run of consecutive images, and the state that resumes after it."""
 
-    ids: list[str]  # of the rows, in source order
-    features: Any  # (len(ids), D) or (len(ids), P, D); of regions a RegionSet per id
+    ids: list[str]  # ids of the rows, in source order
+    features: Any  # (len(ids), D) or (len(ids), P, D); for regions a RegionSet per id
     errors: list[tuple[str, str]]  # (id, reason), in source order
     items: int  # images of the source up to here
     digest: str  # sha256 over the ids and stamps of all of them
 
 
-# What a thread returns for a group of images: (ids, their features, (id, reason) of those that
-# cannot be used), in their order.
+# A thread's result for a group of images: (ids, their features, (id, reason) of those that cannot
+# be used), in their order.
 Worked = tuple[list[str], Any, list[tuple[str, str]]]
 # (group, featurizer, semaphore to hold while computing) -> the above
 Work = Callable[[list[Item], Featurizer, threading.Semaphore], Worked]
@@ -68,7 +68,7 @@ def extract(
     that one thread, so that decoding and computing fill every core and a row does not depend on
     the number of cores. On other devices one thread at a time computes while the others decode.
     (Decoding releases the interpreter lock. Threads cannot die unnoticed as worker processes can:
-    what they raise is raised here.)
+    their errors are raised here.)
 
     Args:
         source: from `open_source`.
@@ -76,7 +76,7 @@ def extract(
         items: images that an earlier run finished; they are checked and skipped.
         digest: the `digest` of that run's last batch.
         workers: threads; 0 is one per core.
-        work: what a thread does with a group of images; by default one feature row per image.
+        work: computes a group of images in a thread; by default one feature row per image.
 
     Raises:
         DataError: the finished images changed (78); the source breaks (65); out of memory (70).
@@ -100,6 +100,8 @@ def extract(
         up_to, digest_so_far, future = pending.popleft()
         return Batch(*future.result(), up_to, digest_so_far)
 
+    # A row must not depend on the run: cuDNN may neither choose kernels by measuring them nor round
+    # to TF32, and each product runs in one thread.
     with (
         warnings.catch_warnings(),
         torch.backends.cudnn.flags(
@@ -107,7 +109,7 @@ def extract(
         ),
         ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
     ):
-        # Pillow warns about single files; what matters of that is an error row.
+        # Pillow warns about single files; a warning that matters becomes an error row.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         try:
             while group := list(islice(source.items, featurizer.batch_size)):
@@ -116,6 +118,8 @@ def extract(
                 count += len(group)
                 future = pool.submit(work or _work, group, featurizer, computing)
                 pending.append((count, stamps.hexdigest(), future))
+                # Two groups more than threads keep every thread busy while a batch is written, and
+                # bound the memory of decoded images.
                 if len(pending) > workers + 1:
                     yield next_batch()
             while pending:
@@ -189,8 +193,8 @@ class FeatureOutput:
     Other results of images (regions) use a subclass with another table and another `_put`.
 
     The shape of a row is the featurizer's; the listing of the source shows whether a finished
-    output is up to date. `output` opens what is written to. Rows are made safe every
-    `commit_seconds`. Of a shard the source is not all of the input, and may have no usable image.
+    output is up to date. `output` opens the files to write. Rows are made safe every
+    `commit_seconds`. The source of a shard is not all of the input, and may have no usable image.
     """
 
     _table, things = ".ids", ("image", "images")
@@ -220,6 +224,7 @@ class FeatureOutput:
 
     def _outdated(self) -> bool:
         """Return whether a finished output was made of other images than the source now lists."""
+        # A journal means an unfinished output, which resumes or refuses by itself.
         final = Path(os.path.realpath(self.path))
         manifest = manifest_path(final)
         if (
@@ -231,7 +236,7 @@ class FeatureOutput:
         try:
             made = read_json(manifest).get("source")
         except DataError:
-            return False  # the output refuses it
+            return False  # `Output` refuses such a manifest with the better message
         return isinstance(made, dict) and made.get("listing") != self._source.listing
 
     def __enter__(self) -> FeatureOutput:
@@ -257,7 +262,7 @@ class FeatureOutput:
 
         Raises:
             DataError: an image cannot be used and may not be skipped, or too many cannot (65);
-                what came before is kept.
+                the images before it are kept.
         """
         if batch.errors and not self._skip:
             image, reason = batch.errors[0]
@@ -320,7 +325,7 @@ class FeatureOutput:
             rows=self.rows,
             dim=featurizer.row_shape[-1],
             backbone=backbone,
-            # Of the last feature map, [height, width]; position p = y * width + x.
+            # [height, width] of the last feature map; position p = y * width + x.
             grid=featurizer.grid,
             **listed,
             errors=self.errors,
@@ -357,16 +362,16 @@ def check_errors(path: str, on_error: str, max_errors: int | None) -> None:
 
 
 class Extraction:
-    """How images become rows: those of whole sources, or those of a shard.
+    """How images become rows: the images of whole sources, or of a shard.
 
     Args:
-        config: what decides the rows.
-        images: of all sources.
+        config: the settings that decide the rows.
+        images: the images of all sources.
         featurizer: makes the rows.
-        backbone: what the manifest says of the network.
-        writer: of the rows.
-        how: further arguments of it.
-        work: what a thread does with images, as for `extract`.
+        backbone: the manifest's entry about the network.
+        writer: class that writes the rows.
+        how: further arguments of the writer.
+        work: computes images in a thread, as for `extract`.
         workers: threads.
         whole: the source, if the output is not a shard.
     """

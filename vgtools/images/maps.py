@@ -6,10 +6,11 @@ or captions with `"phrases"` as `vg prepare flickr30k-entities` writes them: the
 query. Boxes are `[x1, y1, x2, y2]` in pixels of a picture of `"width"` times `"height"`.
 
 Heat rows, one per query: `{"text", "image", "grid": [h, w], "heat": [h·w numbers],
-"point": [x, y]}` and what is known of `"span"`, `"boxes"`, `"width"`, `"height"`, `"hit"`, `"iou"`.
+"point": [x, y]}` and, where known, `"span"`, `"boxes"`, `"width"`, `"height"`, `"hit"`, `"iou"`.
 Cell p is in row p // w and column p % w; the point is the centre of the hottest cell, from 0 to 1
-of the picture's width and height. Where a backbone saw only a part of the picture, `"frame"` says
-which: [x1, y1, x2, y2], from 0 to 1. A text that asks for nothing has no heat, and the point null.
+of the picture's width and height. Where a backbone saw only a part of the picture, `"frame"` is
+that part: [x1, y1, x2, y2], from 0 to 1. A text that asks for nothing has no heat, and the point
+null.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from vgtools.io.files import open_features, read_made
 from vgtools.io.streams import Window, read_windows, require
 
 _STEP = 64  # lines, or queries, per step
-_DIGITS = 5  # of heat: batches change no more than the last
+_DIGITS = 5  # digits of heat that are kept: the size of batches changes at most the last
 _SIDE = 4096  # cells of a grid's side at most, in rows that are read
 
 # ----------------------------------------------------------------------------------------- queries
@@ -50,15 +51,15 @@ class Query:
 
     text: str
     image: str
-    line: int | None  # of the file of queries
+    line: int | None  # its line in the file of queries
     span: tuple[int, int] | None = None
-    boxes: PhraseBoxes | None = None  # px; None where it is not said where it is
+    boxes: PhraseBoxes | None = None  # px; None where the place is not known
     size: Size | None = None  # width and height of the picture, px
-    outlines: tuple[Outline, ...] | None = None  # of what it names, where they are known
+    outlines: tuple[Outline, ...] | None = None  # masks of the named objects, where known
 
     @property
     def sought(self) -> str:
-        """What is looked for."""
+        """The words to find in the picture."""
         return self.text if self.span is None else self.text[slice(*self.span)]
 
 
@@ -97,12 +98,12 @@ def queries_of(row: Mapping[str, Any], path: str | Path, line: int) -> list[Quer
 
 
 def _parts(row: Mapping[str, Any], path: str | Path, line: int) -> list[dict[str, Any]]:
-    """Return what a row asks for: {"start", "end", "boxes"} of parts of its text, or of it all."""
+    """Return the queries of a row: {"start", "end", "boxes"} of parts of its text, or of it all."""
     if "phrases" in row:
         phrases = row["phrases"]
         if not isinstance(phrases, list):
             raise DataError(f'"phrases" must be a list, got {phrases!r:.60}', path, line)
-        none = {"start": None}  # is refused as a span
+        none = {"start": None}  # makes `phrase_span` refuse a phrase that has no start
         return [none | phrase if isinstance(phrase, dict) else none for phrase in phrases]
     part = {"boxes": row["boxes"]} if "boxes" in row else {}
     if "span" in row:
@@ -155,7 +156,7 @@ class Grids:
     manifest: dict[str, Any]
 
     def check_width(self, width: int, ref: str) -> None:
-        """Refuse maps of other features than those of a `width` that a network takes."""
+        """Refuse maps whose features do not have the `width` that a network takes."""
         if self.array.shape[2] != width:
             why = f"expected feature maps (images, positions, {width}) for {ref}"
             raise DataError(f"{why}, got {self.array.shape}", self.path)
@@ -182,11 +183,11 @@ def open_grids(path: str) -> Grids:
     shape = features.manifest.get("grid")
     sides = shape if isinstance(shape, list) and len(shape) == 2 else [0, 0]
     if not all(type(side) is int for side in sides) or math.prod(sides) != positions:
-        why = f"its manifest says grid {shape!r:.40}, the array has {positions} positions"
+        why = f"its manifest states grid {shape!r:.40}, the array has {positions} positions"
         raise DataError(f"{why}; extract it again", path)
     if 1 in sides:
         why = f"has {positions} positions in a line: its backbone has no map of the picture"
-        raise DataError(f"{why}; use one that has, such as a convolutional network", path)
+        raise DataError(f"{why}; use a backbone with a map, such as a convolutional network", path)
     return Grids(path, features.array, features.ids, (sides[0], sides[1]), features.manifest)
 
 
@@ -203,9 +204,10 @@ def seen_frame(
         preprocessing: timm's `resolve_data_config` of the backbone.
         size: width and height of the picture, px; not needed where it is squashed.
         grids: for messages.
-        path: of the query, for messages.
-        line: of the query.
+        path: file of the query, for messages.
+        line: its line there.
     """
+    # timm resizes to floor(input / crop_pct) and cuts the input out of the middle.
     try:
         height, width = map(int, preprocessing["input_size"][1:])
         share = float(preprocessing.get("crop_pct", 0.875))
@@ -244,15 +246,15 @@ class Locator(Protocol):
     """Makes maps of where something is; a map depends on its text and its grid alone."""
 
     def prepare(self, texts: Sequence[str]) -> Any:
-        """Return what `maps` takes of B texts."""
+        """Return B texts in the form that `maps` takes."""
         ...
 
     def maps(self, prepared: Any, numbers: Array, grid: Array) -> Array:
         """Return (q, P) heat of some of the texts in one picture.
 
         Args:
-            prepared: of B texts.
-            numbers: (q,) of them.
+            prepared: B texts, from `prepare`.
+            numbers: (q,) numbers of the texts to look for.
             grid: (P, D) float32 features.
 
         Returns:
@@ -302,9 +304,9 @@ def locate(
     """Yield each step with the heat of its queries, in order; each picture is read once per step.
 
     Args:
-        steps: of queries.
+        steps: steps of queries.
         locator: makes the maps.
-        grids: of the pictures.
+        grids: feature maps of the pictures.
         path: the file of the queries, for messages.
 
     Raises:
@@ -363,7 +365,8 @@ def _rounded(heat: Array) -> Array:
 def holds_heat(
     rows: Iterator[tuple[int, dict[str, Any]]],
 ) -> tuple[bool, Iterator[tuple[int, dict[str, Any]]]]:
-    """Return whether the first of numbered rows is one of heat, and all rows."""
+    """Return whether the first of numbered rows is a row of heat, and all rows."""
+    # The rows may come from a pipe: the first is put back by `chain`.
     first = list(islice(rows, 1))
     return any("heat" in row for _, row in first), chain(first, rows)
 
@@ -375,7 +378,7 @@ def read_heat(
 
     Args:
         path: rows as `vg locate` writes them; `.gz`, `.zst` or `-`.
-        rows: numbered, of that file where it is open already.
+        rows: numbered rows of that file, where it is open already.
 
     Raises:
         DataError: a torn row, a heat of another size than its grid, a span outside the text; with
@@ -384,7 +387,7 @@ def read_heat(
     for line, row in read_made(path) if rows is None else rows:
         require(row, {"grid": list, "heat": list}, path, line)
         if "phrases" in row:
-            raise DataError('has "phrases": a row of heat is of one of them', path, line)
+            raise DataError('has "phrases": a row of heat belongs to a single one', path, line)
         (query,) = queries_of(row, path, line)
         shape = _shape(row, path, line)
         frame = _frame(row, path, line)

@@ -116,6 +116,8 @@ def _fill(mask: Array, polygon: Array) -> None:
     bottom = min(height - 1, math.floor(polygon[:, 1].max() - 0.5))
     for row in range(top, bottom + 1):
         y = row + 0.5
+        # `<=` on one side only counts a corner at exactly this height once, so that the number of
+        # crossings is even and the edges pair up.
         crossing = (polygon[:, 1] <= y) != (following[:, 1] <= y)
         x1, y1 = polygon[crossing].T
         x2, y2 = following[crossing].T

@@ -56,7 +56,7 @@ def whole_picture(preprocessing: Mapping[str, Any], side: int | None = None) -> 
 def region_featurizer(
     model: Any, preprocessing: Mapping[str, Any], dtype: str, batch_size: int, cut: bool = False
 ) -> Featurizer:
-    """Return a featurizer for regions: of pictures as `whole_picture` prepares them.
+    """Return a featurizer for regions of pictures that are prepared as by `whole_picture`.
 
     With `cut` it sees each box by itself and returns its row; else it returns the feature map, to
     be pooled in boxes.
@@ -73,6 +73,7 @@ def region_featurizer(
             f"the backbone does not take pictures of {size}: {error}; leave --picture out",
             code=Exit.USAGE,
         ) from None
+    # The type of the output is set only now: maps are float32 until they are pooled.
     featurizer.dtype = np.dtype(dtype)
     if not cut and featurizer.grid[0] < 2:
         raise DataError(
@@ -111,9 +112,9 @@ def pool_regions(maps: Array, grid: tuple[int, int] | list[int], boxes: list[Arr
 
 
 def region_work(source: BoxSource) -> Work:
-    """Return what a thread of `images.extract` does: read images, find boxes, make rows of them.
+    """Return the work of a thread of `images.extract`: read images, find boxes, compute their rows.
 
-    The featurizer is one of `region_featurizer`, which decides how.
+    The featurizer comes from `region_featurizer`, which decides how.
 
     Source: for cutting out, R-CNN (Girshick et al. 2014, section 2.1): a region is warped to the
         input of the network.
@@ -159,7 +160,7 @@ class _Seen(NamedTuple):
 
     boxes: Boxes
     size: tuple[int, int]
-    pixels: list[Array]  # what the backbone sees of it
+    pixels: list[Array]  # the backbone's inputs: the whole picture, or a crop per box
 
 
 def _rows(featurizer: Featurizer, seen: list[_Seen]) -> list[Array]:
@@ -193,7 +194,7 @@ class RegionOutput(FeatureOutput):
 
     @staticmethod
     def row_shape(featurizer: Featurizer) -> tuple[int, ...]:
-        """Return that of one feature."""
+        """Return the shape of one feature."""
         return featurizer.row_shape[-1:]
 
     def _put(self, batch: Batch) -> None:
@@ -210,8 +211,8 @@ class RegionOutput(FeatureOutput):
         return facts | {"pooling": "roi-align", "samples": SAMPLES}
 
 
-# Identified by the names and shapes of their weights. The 320-pixel variant of the last one has
-# the same, and is taken for it.
+# Identified by the names and shapes of their weights. The 320-pixel variant of the last detector
+# has the same names and shapes, and is taken for it.
 DETECTORS = (
     "fasterrcnn_resnet50_fpn_v2",
     "fasterrcnn_resnet50_fpn",
@@ -269,8 +270,8 @@ class OpenBoxes(NamedTuple):
     """Where boxes come from."""
 
     source: BoxSource
-    config: dict[str, Any]  # what decides the boxes
-    files: list[str]  # that are read
+    config: dict[str, Any]  # the settings that decide the boxes
+    files: list[str]  # the files that are read
 
 
 def open_boxes(

@@ -48,15 +48,15 @@ class RegionSet:
     boxes: Array  # (R, 4) float64, x1 y1 x2 y2 in pixels
     confidence: Array  # (R,) float32, in [0, 1]
     labels: list[str] | None  # R names, where the detector or data set gave some
-    width: int  # of the picture that the boxes refer to
-    height: int
+    width: int  # width of the picture that the boxes refer to, px
+    height: int  # its height, px
 
     def __len__(self) -> int:
         return len(self.boxes)
 
 
 def regions_path(path: str | Path) -> Path:
-    """Return the file of the boxes of region features: `X.regions.jsonl` beside `X.npy`."""
+    """Return the file of the boxes of region features: `X.regions.jsonl` next to `X.npy`."""
     return Path(path).with_suffix(".regions.jsonl")
 
 
@@ -160,7 +160,7 @@ def pick(regions: RegionSet, kept: Array) -> RegionSet:
 def _names(image: str) -> tuple[str, str]:
     """Return an image's name without folder and suffix, and the number that COCO knows it by.
 
-    The latter is 42 of COCO_val2014_000000000042, train/000000000042.jpg and 42; without a number
+    The latter is 42 for COCO_val2014_000000000042, train/000000000042.jpg and 42; without a number
     it is the name.
     """
     name = Path(image).stem if Path(image).suffix in SUFFIXES else Path(image).name
@@ -183,7 +183,7 @@ class _Table:
 
 
 def backbone_of(regions: Regions) -> dict[str, Any]:
-    """Return what made region features: the network, its view of pictures, whole or by region."""
+    """Return the origin of region features: the network and its view, by picture or by region."""
     backbone = regions.manifest.get("backbone") or {}
     preprocessing = backbone.get("preprocessing") or {}
     cut = regions.manifest.get("pooling") == "cut"
@@ -198,11 +198,11 @@ def backbone_of(regions: Regions) -> dict[str, Any]:
 def open_regions(path: str | Path, most: int | None = None) -> Regions:
     """Open `X.npy` with its `X.regions.jsonl` and `X.json`.
 
-    Hashes, counts, boxes and finite values are checked. What is at a URL is fetched once per
+    Hashes, counts, boxes and finite values are checked. Files at a URL are fetched once per
     machine.
 
     Args:
-        path: of `X.npy`.
+        path: path of `X.npy`.
         most: regions of an image that are seen, the most confident ones; None for all.
 
     Raises:
@@ -225,18 +225,18 @@ def open_regions(path: str | Path, most: int | None = None) -> Regions:
     return Regions(Path(path), array, manifest, table, most)
 
 
-_Row = tuple[str | Path, int, dict[str, Any]]  # file, line, what is there
+_Row = tuple[str | Path, int, dict[str, Any]]  # file, line, row
 
 
 def _table_rows(path: str) -> Iterator[_Row]:
-    """Yield the rows of the boxes of `X.npy`; those of shards with "start" as in one file."""
+    """Yield the rows of the boxes of `X.npy`; rows of shards have "start" as in a single file."""
     keys = {"image": str, "start": int, "width": int, "height": int, "boxes": list}
     keys["confidence"] = list
     if not is_shards(path):
         file = regions_path(path)
         yield from ((file, line, row) for line, row in read_jsonl(file, keys))
         return
-    first = 0  # row of the array at which the shard begins
+    first = 0  # row of the array at which the shard starts
     for shard in Shards(path).files(".regions.jsonl"):
         with open_shard(shard) as stream:
             for line, row in jsonl_rows(stream, shard.path, keys):
@@ -250,7 +250,7 @@ def _read_table(artifact: str, rows: int) -> _Table:
     table = _Table()
     lines: dict[str, int] = {}  # image -> line
     codes: dict[str, int] = {}  # label -> its number
-    end = 0  # of the regions so far
+    end = 0  # number of regions so far
     for path, line, row in _table_rows(artifact):
         image = row["image"]
         if lines.setdefault(image, line) != line:
@@ -259,7 +259,7 @@ def _read_table(artifact: str, rows: int) -> _Table:
             why = f'"start" is {row["start"]}, expected {end}; regenerate the file'
             raise DataError(why, path, line)
         boxes, confidence, labels = parse_boxes(row, path, line)
-        assert confidence is not None  # one of `keys`
+        assert confidence is not None  # `keys` requires it
         fault = box_fault(boxes, row["width"], row["height"])
         if fault:
             raise DataError(fault, path, line)
@@ -326,7 +326,7 @@ def _is_number(value: Any) -> bool:
 
 
 def encode(image: str, regions: RegionSet, start: int, dtype: Any) -> tuple[bytes, bytes]:
-    """Return what an image adds to `X.npy` and `X.regions.jsonl` after the first `start` regions.
+    """Return an image's bytes of `X.npy` and `X.regions.jsonl` after the first `start` regions.
 
     Raises:
         DataError: a feature is not finite in the file's dtype.
@@ -363,15 +363,14 @@ def write_regions(
 ) -> int:
     """Write the regions of images, resumably, and return the number of images.
 
-    What an earlier run wrote is produced again, compared and not written twice.
+    The items that an earlier run wrote are produced again, compared and not written twice.
 
-    X.npy has rows of `width` numbers; there are `step` images between commits. `errors` are those
-    of items left out, complete after the last item; they go to `X.errors.jsonl`. The facts are for
-    the manifest; `backbone` says what the features are.
+    X.npy has rows of `width` numbers; there are `step` images between commits. `errors` belong to
+    items that were left out, and are complete after the last item; they go to `X.errors.jsonl`. The
+    facts are for the manifest, among them the `backbone` of the features.
 
     Raises:
-        DataError: the items are not those of the run that is being resumed (78), or there is no
-            region.
+        DataError: the items differ from the run that is being resumed (78), or there is no region.
     """
     files = [path, regions_path(path), Path(path).with_suffix(".errors.jsonl")]
     with Output(files, config, npy={0: (dtype, width)}, inputs=inputs, restart=restart) as out:

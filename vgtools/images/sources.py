@@ -26,7 +26,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.names import is_stream, is_unnamed, is_url
 from vgtools.io.streams import Piece, holds_rows, open_read, parse_json, read_lines, require
 
-MAX_BYTES = 256 << 20  # of one encoded image
+MAX_BYTES = 256 << 20  # size of one encoded image
 
 SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp", ".tif",
@@ -63,7 +63,7 @@ class Source:
     items: Iterator[Item]
     total: int | None  # None for a tar, which is read once
     listing: str | None  # sha256 over all ids and stamps; None for a tar
-    # Suffix -> number of files that are not images; of a tar: so far.
+    # Suffix -> number of files that are not images; in a tar, of those read so far.
     left_out: Counter[str] = field(default_factory=Counter)
 
 
@@ -131,9 +131,9 @@ class Images:
 
     Ids are the path below the directory, the `image` of a jsonl row, the line of a list, or the
     member name of a tar. Paths in a list or jsonl are relative to the file that holds them, or are
-    URLs. In a directory or tar the suffix decides what is an image; all other files are counted in
-    `left_out`. A tar is streamed; nothing of it is ever written to disk. Of images at URLs the
-    store is asked for sizes and versions, of many at a time and once each.
+    URLs. In a directory or tar the suffix decides which files are images; all others are counted in
+    `left_out`. A tar is streamed; nothing of it is ever written to disk. For images at URLs the
+    store is asked for sizes and versions, for many at a time and once each.
 
     Args:
         paths: directories, image jsonl, lists of paths, tars, or `-` (list or jsonl on stdin); all
@@ -149,7 +149,7 @@ class Images:
         self._limit = limit
         # (id, path) of each image, and the other files; a tar is read when it is opened.
         self._listed: dict[str, tuple[list[tuple[str, str]], Counter[str]] | None] = {}
-        self._stamps: dict[str, str] = {}  # of URLs
+        self._stamps: dict[str, str] = {}  # URL -> stamp
         for path in paths:
             left_out = Counter[str]()
             if is_url(path) and path.endswith("/"):
@@ -168,7 +168,7 @@ class Images:
             self._listed[path] = entries, left_out
 
     def open(self, pieces: Sequence[Piece]) -> Source:
-        """Return the images of pieces, counted in images; of a tar, of all of it."""
+        """Return the images of pieces, counted in images; a tar is always a whole piece."""
         left_out = Counter[str]()
         digest = hashlib.sha256()
         parts = list[Iterable[Item]]()
@@ -192,7 +192,7 @@ class Images:
         return Source(items, total, None if total is None else digest.hexdigest(), left_out)
 
     def size(self, path: str) -> tuple[int, int, str] | None:
-        """Return images, their bytes, and a hash of names, sizes and times; None of a tar."""
+        """Return images, their bytes, and a hash of names, sizes and times; None for a tar."""
         listed = self._listed[path]
         if listed is None:
             return None
@@ -238,8 +238,9 @@ class Images:
 
 
 def _unique(parts: Sequence[Iterable[Item]]) -> Iterator[Item]:
-    """Yield the items of all parts; one part has no id twice, several must not, either."""
+    """Yield the items of all parts; an id must be unique among all of them."""
     if len(parts) < 2:
+        # The ids of a single part were compared when it was listed.
         yield from chain.from_iterable(parts)
         return
     seen = set[str]()
@@ -262,7 +263,7 @@ def counted(left_out: Mapping[str, int]) -> str:
 
 
 def add_stamp(digest: Any, item: Item) -> None:
-    """Feed what identifies an image to a hash."""
+    """Feed an image's id and stamp to a hash."""
     digest.update(f"{item.id}\0{item.stamp}\n".encode("utf-8", "surrogatepass"))
 
 
@@ -308,7 +309,9 @@ def _walk(root: str, left_out: Counter[str]) -> list[str]:
 
 
 def _leads_back(link: str, root: str) -> bool:
-    """Return whether a link leads to a folder above its own, or to one the walk came through."""
+    """Return whether a link leads to a folder above itself, or one that the walk came through."""
+    # A link may reach such a folder by another link, so that both real paths and the path of the
+    # walk are compared.
     real = os.path.realpath(link)
     above = os.path.dirname(link)
     if (os.path.realpath(above) + "/").startswith(real + "/"):
@@ -330,7 +333,7 @@ def _is_tar(path: str) -> bool:
         try:
             head = stream.read(512)
         except (OSError, EOFError, zlib.error):
-            return False  # reading it as a list reports what is wrong
+            return False  # reading it as a list reports the fault
     if head[257:262] == b"ustar":
         return True
     if b"\0" in head or head.startswith((b"\xff\xd8", b"\x89PNG", b"GIF8", b"RIFF")):
@@ -341,7 +344,7 @@ def _is_tar(path: str) -> bool:
 
 def _listed(path: str) -> list[tuple[str, str]]:
     """Return `(id, path)` of the rows of an image jsonl or the lines of a list."""
-    # What comes through a pipe has no folder: its paths are those of the shell that wrote them.
+    # A pipe has no folder: its paths are relative to the shell's folder.
     base = "" if is_unnamed(path) else os.path.dirname(path)
     seen: dict[str, int] = {}
     entries = []
@@ -392,7 +395,7 @@ class _Member(tarfile.TarInfo):
 
 
 class _Ending:
-    """A stream that does not end again and again.
+    """A stream that reports its end as an error if it is read again and again.
 
     tarfile skips a member of 2^50 bytes, which a tar of 2 KB can declare, in as many reads as that
     takes, and does not look whether anything is read.
@@ -451,7 +454,7 @@ def _tar_names(path: str) -> Iterator[str]:
     """Yield the ids of a tar; its images are not read where it is a plain file."""
     names = list[str]()
     if not is_url(path) and _is_plain(path):
-        # What this reader does not understand is left to the one that makes the shards.
+        # The reader that makes the shards reports whatever this reader does not understand.
         with contextlib.suppress(tarfile.TarError, OSError), tarfile.open(path, "r:") as tar:
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]
@@ -501,7 +504,7 @@ def id_fault(image: str) -> str | None:
 
 
 def folder_captions(root: str, ids: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Yield `{"image", "text"}` per line of the `.txt` file of the same name beside an image.
+    """Yield `{"image", "text"}` per line of the `.txt` file of the same name next to an image.
 
     Source: the folder form of clip-retrieval.
     """
