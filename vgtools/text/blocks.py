@@ -2,8 +2,8 @@
 
 Every input becomes the packed form of `vokens.py` (token id and voken; -1 means none): a `.npy` is
 opened as it is, a text or voken rows are converted once. A `Corpus` joins the files and cuts them
-into blocks. What a block holds, and what is masked in it, are pure functions of numbers, so that a
-resumed run sees what an uninterrupted one sees.
+into blocks. The tokens of a block, and those masked in it, are pure functions of numbers, so that a
+resumed run sees the same blocks as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def open_packed(
     if tokenizer is not None and made != tokenizer:
         why = f"has tokens of the tokenizer {made or 'that its manifest does not name'}, expected"
         way_out = "convert the vokens with vg revokenize --tokenizer"
-        raise DataError(f"{why} those of {tokenizer}; {way_out}", name)
+        raise DataError(f"{why} tokens of {tokenizer}; {way_out}", name)
     parts = list[Packed]()
     before = 0
     ends_of = open_arrays(path, 1, ".rows.npy")
@@ -153,14 +153,14 @@ def pack(
 ) -> list[Packed]:
     """Return the packed form of an input, converted into a folder unless it is there already.
 
-    Of a folder of shards it is the packed form of each.
+    For a folder of shards it is the packed form of each.
 
     Args:
         path: `.npy` (opened as it is), `.jsonl` (voken rows, or rows with "text"), or a text, one
             sentence per line; the latter two also as `.gz`, `.zst`, and `-`.
         folder: where conversions are kept; created if needed. A killed conversion resumes there.
-        tokenizer: of the encoder.
-        train: it is learned from.
+        tokenizer: the encoder's tokenizer.
+        train: the input is learned from.
         progress: counts tokens.
 
     Raises:
@@ -176,7 +176,8 @@ def pack(
         folder.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(f"{Path(path).resolve()} {fingerprint}".encode()).hexdigest()[:16]
     target = folder / f"{key}.npy"
-    if trusted():  # the process that checked the files made it
+    # Only one process of a run checks the files; it has made the conversion before the others ask.
+    if trusted():
         return _converted(target, fingerprint, path)
     with (
         VokenWriter(str(target), {"tokenizer": fingerprint}, inputs=[path], disposable=True) as out,
@@ -261,8 +262,8 @@ class PackedInputs:
     folder: Path  # where they are
     quiet: bool  # no progress
     say: Callable[[str], None]  # prints a message
-    train: Sequence[str] = ()  # what is learned from
-    _piped: dict[str, list[Packed]] = field(default_factory=dict)  # what can be read only once
+    train: Sequence[str] = ()  # inputs that are learned from
+    _piped: dict[str, list[Packed]] = field(default_factory=dict)  # inputs that can be read once
 
     def open(self, path: str) -> list[Packed]:
         """Return an input in the packed form, each of its shards if it has several."""
@@ -277,7 +278,7 @@ class PackedInputs:
         return packed
 
     def digest(self, path: str) -> str:
-        """Return the sha256 of an input; what comes from a pipe is packed for that."""
+        """Return the sha256 of an input; an input from a pipe is packed for that."""
         if not is_stream(path):
             return sha256_file(path)
         self._piped[path] = self.open(path)
@@ -305,10 +306,10 @@ class Corpus:
     Args:
         files: the packed files, in order.
         size: maximum tokens per block, special tokens not counted.
-        pack: what no block crosses. `stream`: nothing, so that only the very last block is short;
-            `document`: the end of a document, which is an empty row or the end of a file; `row`:
-            the end of a row; `best-fit`: as `document`, but pieces that are shorter than a block
-            share one (`best_fit`).
+        pack: the ends that no block crosses. `stream`: none, so that only the very last block is
+            short; `document`: the end of a document, which is an empty row or the end of a file;
+            `row`: the end of a row; `best-fit`: as `document`, but pieces that are shorter than a
+            block share one (`best_fit`).
 
     Source: Tan & Bansal 2020 (Vokenization), section 4.2: "fixed sequence length of 128".
         `best-fit`: ModernBERT (Warner et al. 2024).
@@ -348,7 +349,7 @@ class Corpus:
         return int(self._edges[-1])
 
     def block(self, number: int) -> tuple[Array, Array]:
-        """Return a block: (n, 2) [token id, voken], and (n,) bool: which begin a sentence."""
+        """Return a block: (n, 2) [token id, voken], and (n,) bool: which start a sentence."""
         if self._shared is None:
             return self._piece(number)
         order, first = self._shared
@@ -375,6 +376,7 @@ class Corpus:
             parts.append(np.asarray(file.tokens[at - base : stop - base]))
             low, high = np.searchsorted(file.ends, [at - base, stop - base])
             heads[file.ends[low:high] + (base - start)] = True
+            # An end of a row is the start of the next row; no end comes before a file's first row.
             if at == base and stop > at:
                 heads[at - start] = True
             at = stop
@@ -383,20 +385,22 @@ class Corpus:
 
 
 def best_fit(lengths: Array, size: int) -> Array:
-    """Return which block each piece is in, so that few blocks are needed.
+    """Return the block of each piece, so that few blocks are needed.
 
     The longest piece comes first, and each goes where it leaves the least room.
 
     Args:
         lengths: (P,) tokens of pieces, from 1 to `size`.
-        size: of a block.
+        size: tokens of a block.
 
     Returns:
         (P,) int64 blocks, numbered by the first piece in them.
     """
     blocks = np.empty(len(lengths), np.int64)
     by_room: list[list[int]] = [[] for _ in range(size)]
-    rooms = 0  # bit r is set where a block has room for r more tokens
+    # Bit r is set if a block has room for r more tokens: the lowest set bit from a length on is the
+    # tightest fit, found without a search over the blocks.
+    rooms = 0
     count = 0
     sizes = lengths.tolist()
     for piece in np.argsort(-lengths, kind="stable").tolist():
@@ -415,6 +419,8 @@ def best_fit(lengths: Array, size: int) -> Array:
             by_room[left].append(block)
             rooms |= 1 << left
         blocks[piece] = block
+    # Blocks are numbered by their first piece in the order of the text, because the packing has
+    # filled them in the order of length.
     _, first, inverse = np.unique(blocks, return_index=True, return_inverse=True)
     number = np.empty(count, np.int64)
     number[np.argsort(first)] = np.arange(count)
@@ -430,7 +436,7 @@ def open_corpus(
         files: the packed files.
         block: tokens of a block, special ones counted.
         special: special tokens of a block.
-        most: tokens that the encoder takes beside them.
+        most: tokens that the encoder takes in addition to them.
         pack: as `Corpus`.
 
     Raises:

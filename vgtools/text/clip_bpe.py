@@ -20,7 +20,7 @@ START = "<|startoftext|>"
 END = "<|endoftext|>"
 
 _SHA256 = "924691ac288e54409236115652ad4aa250f48203de50a9e4722a6ecd48d6804a"
-_MERGES = 48_894  # of the 262,144 in the file, the first line of which is a comment
+_MERGES = 48_894  # merges that CLIP uses; the file has 262,144, after a line of comment
 _LAST = "</w>"  # ends a token that ends a word
 
 _WORD = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
@@ -30,7 +30,7 @@ def open_merges(file: Path) -> Tokenizer:
     """Return the tokenizer of the merges that OpenAI published, `bpe_simple_vocab_16e6.txt.gz`.
 
     Raises:
-        DataError: the file is missing (66), or another one (65; both sha256 are printed).
+        DataError: the file is missing (66), or is another file (65; both sha256 are printed).
     """
     with file_errors(file, reading=True):
         data = file.read_bytes()
@@ -46,7 +46,7 @@ def open_merges(file: Path) -> Tokenizer:
 
 
 def _byte_letters() -> list[str]:
-    """Return the letter of each byte, those that are printed as they are first."""
+    """Return the letter of each byte; first come the bytes that are printed as themselves."""
     printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = len(set(range(256)).difference(printed))
     return [chr(byte) for byte in printed] + [chr(256 + i) for i in range(others)]
@@ -92,7 +92,7 @@ def frame_texts(tokenizer: Tokenizer, file: str | Path | None = None) -> Tokeniz
     Its own form of a pair is START a END END b END, which no text of CLIP's training has.
 
     Args:
-        tokenizer: of a CLIP; it is changed.
+        tokenizer: the tokenizer of a CLIP; it is changed.
         file: named in errors.
 
     Raises:
@@ -103,7 +103,7 @@ def frame_texts(tokenizer: Tokenizer, file: str | Path | None = None) -> Tokeniz
     marks = [(mark, tokenizer.token_to_id(mark)) for mark in (START, END)]
     for mark, number in marks:
         if number is None:
-            why = f"the tokenizer has no {mark}, so it is not that of a CLIP"
+            why = f"the tokenizer has no {mark}, so it does not belong to a CLIP"
             raise DataError(why, file)
     tokenizer.post_processor = TemplateProcessing(
         single=f"{START} $A {END}",

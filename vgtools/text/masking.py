@@ -1,4 +1,4 @@
-"""Which tokens are masked, and with what: the recipe of masked language models."""
+"""The choice of masked tokens and of their replacements: the recipe of masked language models."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 def mask_tokens(
     ids: Array, rng: np.random.Generator, mask: int, vocabulary: int, share: float = 0.15
 ) -> tuple[Array, Array]:
-    """Mask tokens as BERT does: of those chosen 80 % become [MASK], 10 % random, 10 % stay.
+    """Mask tokens as BERT does: 80 % of the chosen ones become [MASK], 10 % random, 10 % stay.
 
     Args:
         ids: (n,) token ids, no special tokens.
         rng: three numbers per token are drawn from it.
         mask: id of [MASK].
         vocabulary: random tokens are drawn below it.
-        share: of tokens that are chosen, each independently.
+        share: probability that a token is chosen, each independently.
 
     Returns:
         (n,) ids to read, and (n,) bool: the tokens chosen, which are to be predicted.
 
     Source: Devlin et al. 2019 (BERT), section 3.1, as Tan & Bansal 2020 use it (section 2.2).
     """
+    # Numbers are drawn for all tokens, not only for chosen ones: a token's fate does not depend on
+    # how many before it were chosen.
     choice, change, token = rng.random((3, len(ids)))
     chosen = choice < share
     random = (token * vocabulary).astype(ids.dtype)

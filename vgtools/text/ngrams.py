@@ -35,7 +35,7 @@ _CHUNK = 1 << 22  # pairs that are sorted at a time
 
 
 class Vocabulary(Protocol):
-    """What turns sentences into ids of types; id 0 ends a sentence, the ids of types start at 1."""
+    """Turns sentences into ids of types; id 0 ends a sentence, the ids of types start at 1."""
 
     name: str
 
@@ -121,6 +121,7 @@ class Pieces:
             self._cache.clear()
         new = list(set(chunks).difference(self._cache))
         self._cache.update(zip(new, self._ids(new), strict=True))
+        # The line end between sentences is a chunk of its own, which a tokenizer would drop.
         self._cache["\n"] = (0,)
         return np.fromiter(chain.from_iterable(map(self._cache.__getitem__, chunks)), np.uint32)
 
@@ -157,7 +158,8 @@ def _sum_runs(runs: Sequence[_Run]) -> _Run:
     counts = np.concatenate([r.counts for r in runs] or [np.zeros(0, np.int64)])
     if not len(keys):
         return _Run(keys, counts)
-    order = np.argsort(keys, kind="stable")  # a merge, because each run is sorted
+    # numpy's stable sort of integers of 64 bits finds the sorted runs and only merges them.
+    order = np.argsort(keys, kind="stable")
     keys = keys[order]
     heads = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     return _Run(keys[heads], np.add.reduceat(counts[order], heads))
@@ -168,6 +170,8 @@ def _in_blocks(groups: Sequence[Sequence[_Run]], size: int) -> Iterator[list[_Ru
 
     A range has about `size` entries of all groups together.
     """
+    # Every `step`-th key of each run is a sample; between two pivots there are 64 samples, and so
+    # about `size` entries, whatever the distribution of the keys.
     runs = [run for group in groups for run in group]
     step = max(1, size // 64)
     samples = np.sort(np.concatenate([r.keys[::step] for r in runs] or [np.zeros(0, np.uint64)]))
@@ -230,7 +234,7 @@ class PairCounts:
     def _spill(self) -> None:
         entries = np.dtype([("key", np.uint64), ("count", np.int64)])
         try:
-            # The file never has a name: nothing is left, whatever ends the process.
+            # The file never has a name, so that nothing is left of it, whatever ends the process.
             with tempfile.TemporaryFile() as file:
                 for (block,) in _in_blocks([self._held], self._chunk):
                     rows = np.empty(len(block.keys), entries)
@@ -306,6 +310,7 @@ def count(
             counts.unigrams = np.concatenate([counts.unigrams, more])
         counts.unigrams[present] += times
         if pairs is not None:
+            # Id 0 ends a sentence: a pair with it would cross from one sentence to the next.
             inside = (ids[:-1] != 0) & (ids[1:] != 0)
             pairs.add(ids[:-1][inside], ids[1:][inside])
         if progress is not None:
@@ -330,16 +335,17 @@ def _windows(sentences: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _shared_part(p: Array, q: Array) -> float:
-    """Return what events with p > 0 and q > 0 contribute to the divergence, in bits."""
+    """Return the contribution of events with p > 0 and q > 0 to the divergence, in bits."""
     both = p + q
     return float(0.5 * (p * np.log2(2 * p / both) + q * np.log2(2 * q / both)).sum())
 
 
 def _finish(shared: float, p: float, q: float, base: str) -> float:
-    """Add what occurs on one side only, with total probability p and q, and convert to the base.
+    """Add the events of one side only, with total probability p and q, and convert to the base.
 
     An event of probability p on one side only adds p / 2 bits.
     """
+    # Equal texts are at 0 and disjoint ones at 1: rounding may lead just outside the range.
     bits = min(1.0, max(0.0, shared + 0.5 * (p + q)))
     return bits * {"2": 1.0, "e": math.log(2), "10": math.log10(2)}[base]
 
@@ -347,7 +353,7 @@ def _finish(shared: float, p: float, q: float, base: str) -> float:
 def jsd(a: Array, b: Array, base: str = "2") -> float:
     """Return the Jensen-Shannon divergence of two count vectors over the same ids.
 
-    The shorter one is zero beyond its end.
+    The shorter vector counts as zero beyond its end.
 
     Args:
         a: (V,) counts, at least one above 0.

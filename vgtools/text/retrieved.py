@@ -5,7 +5,7 @@ is a line of the index's .ids file, counted from 0. `image`, `id`, `split` and `
 row are kept. Fewer images than asked for make shorter lists, a text without any has two empty ones.
 Rows written by hand may lack scores.
 
-The manifest beside the file names the index with its hashes, by which a reader knows whose rows
+The manifest next to the file names the index with its hashes, by which a reader knows whose rows
 these are.
 """
 
@@ -33,7 +33,7 @@ _BLOCK = 1 << 14  # rows parsed at a time
 _KEY = 16  # bytes of a text's hash
 _MISSING = "retrieve for all texts: vg retrieve TEXTS --index X.faiss -o ROWS.jsonl"
 
-# Keys of an input row that its output row keeps, beside the text, and their types.
+# Keys of an input row that its output row keeps, in addition to the text, and their types.
 _KEPT: dict[str, tuple[type, ...]] = {
     "id": (str, int),
     "split": (str, type(None)),
@@ -66,9 +66,10 @@ def output_row(row: Mapping[str, Any], images: Array, scores: Array) -> dict[str
     """Return the row of a text.
 
     Args:
-        row: one of `input_rows`.
-        images: (K,) int32 rows of the bank, -1 after the last one.
-        scores: (K,) float32, rounded to four decimals: batches change no more than their last.
+        row: a row from `input_rows`.
+        images: (K,) int32 rows of the bank, -1 after the last image.
+        scores: (K,) float32, rounded to four decimals: the size of batches changes at most the
+            last.
     """
     count = int(np.count_nonzero(images >= 0))
     rest = {key: value for key, value in row.items() if key != "text"}
@@ -86,11 +87,11 @@ def read_retrieved(
     Args:
         path: rows as `vg retrieve` writes them; `.gz`, `.zst` or `-`.
         bank: images of the bank; None when that is not known.
-        rows: numbered, of that file where it is open already.
+        rows: numbered rows of that file, where it is open already.
 
     Raises:
-        DataError: a torn row, lists of unequal length, an image that the bank does not have, or one
-            that a row names twice; with file and line.
+        DataError: a torn row, lists of unequal length, an image that the bank does not have or that
+            a row names twice; with file and line.
     """
     for line, row in read_made(path) if rows is None else rows:
         if "images" not in row:
@@ -106,7 +107,8 @@ def read_retrieved(
 def holds_images(
     rows: Iterator[tuple[int, dict[str, Any]]],
 ) -> tuple[bool, Iterator[tuple[int, dict[str, Any]]]]:
-    """Return whether the first of numbered rows is a retrieved one, and all rows."""
+    """Return whether the first of numbered rows is a retrieved row, and all rows."""
+    # The rows may come from a pipe: the first is put back by `chain`.
     first = list(islice(rows, 1))
     return any("images" in row for _, row in first), chain(first, rows)
 
@@ -155,10 +157,10 @@ class Retrieved:
         return len(self.rows)
 
     def find(self, texts: Sequence[str], way_out: str = _MISSING) -> Array:
-        """Return (B,) int64 numbers of texts, of equal ones the first.
+        """Return (B,) int64 numbers of texts; equal texts have the number of the first.
 
         Args:
-            texts: B.
+            texts: B texts.
             way_out: how to make the rows of texts that have none, for the message.
 
         Raises:
@@ -192,12 +194,12 @@ class Retrieved:
 
         Args:
             feats: (N, D).
-            numbers: (B,) of the texts, from `find` or counted from 0.
+            numbers: (B,) numbers of the texts, from `find` or counted from 0.
         """
         return gather(feats, self.rows[numbers])
 
     def digest(self) -> str:
-        """Return the sha256 of what texts find, whatever the order of the rows."""
+        """Return the sha256 of the images that texts find, whatever the order of the rows."""
         found = hashlib.sha256(np.ascontiguousarray(self._keys).view(np.uint8).data)
         for start in range(0, len(self), _BLOCK):
             rows = self.rows[self._order[start : start + _BLOCK]]
@@ -217,6 +219,7 @@ def gather(feats: Array, rows: Array) -> tuple[Array, Array]:
     """
     mask = rows >= 0
     found = np.zeros((*rows.shape, feats.shape[1]), np.float32)
+    # Sorted and distinct, so that a memory map is read in order and each row only once.
     distinct, place = np.unique(rows[mask], return_inverse=True)
     found[mask] = np.asarray(feats[distinct], np.float32)[place]
     return found, mask
@@ -233,21 +236,22 @@ def open_retrieved(
 ) -> Retrieved:
     """Read retrieved rows for training with the features of their images.
 
-    Images are matched by name: where the features are not those of the index in its very order,
-    the index's ids are read, too.
+    Images are matched by name: where the features are not the index's images in the same order,
+    the index's ids are also read.
 
     Args:
         paths: rows of `vg retrieve`, in one file or several.
-        feats: of images, any that hold those of the rows.
+        feats: features of images, among them the images of the rows.
         feats_path: their file, for messages.
         k: K, images per text, the best ones; None is as many as the rows have.
-        index: the index of the rows, if it is not where their manifest says, or they have none.
+        index: the index of the rows, if it is not where their manifest names it, or they have no
+            manifest.
         scores: keep them, 4 K bytes per text more.
 
     Raises:
         DataError: a bad row, or an image without features (65, with its line), fewer than k images
             retrieved per text, in one file another number than in the others, an index with other
-            ids than at retrieval (65, both hashes), or one that is not known (usage).
+            ids than at retrieval (65, both hashes), or an index that is not known (usage).
     """
     paths = [paths] if isinstance(paths, str) else list(paths)
     made = [manifest_beside(path) for path in paths]
@@ -268,6 +272,8 @@ def open_retrieved(
     images = _joined([_widened(images, width, -1) for images, _, _ in parts])
     kept = [_widened(values, width, 0) for _, values, _ in parts if values is not None]
     keys = _joined([keys for _, _, keys in parts])
+    # Stable, so that the first of equal texts comes first. Equal texts with the same images are
+    # harmless duplicates; only those with other images are refused, and only if they are asked for.
     order = np.argsort(keys, kind="stable").astype(np.int32)
     keys = keys[order]
     same = np.flatnonzero(keys[1:] == keys[:-1])
@@ -277,7 +283,7 @@ def open_retrieved(
 
 
 def _most(paths: Sequence[str], made: Sequence[Mapping[str, Any]], k: int | None) -> int | None:
-    """Return the images per text that rows were retrieved with; None if no manifest says so."""
+    """Return the images per text that rows were retrieved with; None if no manifest has them."""
     given = [(path, m["k"]) for path, m in zip(paths, made, strict=True) if type(m.get("k")) is int]
     for path, most in given:
         first, expected = (path, k) if k is not None else given[0]
@@ -303,7 +309,7 @@ def _renumbered(
         line, place = np.argwhere(lacking)[0].tolist()
         name = _index_ids(path, manifest, index)[int(images[line, place])]
         why = f"names the image {name!r:.80}, of which {feats_path} has no features"
-        raise DataError(f"{why}; extract those of all images of the index", path, line + 1)
+        raise DataError(f"{why}; extract the features of all its images", path, line + 1)
     return found
 
 
@@ -366,7 +372,7 @@ def _renumbering(
     """Return for each row of the index its row of the features, -1 for none; None if all agree."""
     made = ids_hashes(manifest)
     if not made and index is None:
-        why = "has no manifest, so that its images could be those of any index; name it: --index"
+        why = "has no manifest, so that its images could belong to any index; name it: --index"
         raise DataError(f"{why} X.faiss, or --index {feats_path}", path, code=Exit.USAGE)
     named = index is not None and os.path.realpath(index) == os.path.realpath(feats_path)
     if are_ids_of(made, feats.ids) if made else named:
@@ -393,7 +399,7 @@ def _index_ids(path: str, manifest: Mapping[str, Any], index: str | None) -> lis
 
 
 def _read_index_ids(path: str, file: Path, made: str | None) -> list[str]:
-    """Return the ids beside an index, which had that sha256 when rows were made with it."""
+    """Return the ids next to an index, which had that sha256 when rows were made with it."""
     if not file.is_file():
         why = f"was retrieved from an index whose ids {file} do not exist; name its new place"
         raise DataError(why, path)
@@ -411,11 +417,11 @@ class StreamedImages:
     """The images of rows that are read once, in order, as rows of image features.
 
     Args:
-        path: of the rows.
-        feats: of images, any that hold those of the rows.
+        path: file of the rows.
+        feats: features of images, among them the images of the rows.
         feats_path: their file, for messages.
-        index: the index of the rows, if it is not where the manifest beside them says, or they have
-            none, as on a pipe.
+        index: the index of the rows, if it is not where their manifest names it, or they have no
+            manifest, as on a pipe.
 
     Raises:
         DataError: the index has other ids than at retrieval (65), or is not known (usage).
@@ -440,7 +446,7 @@ class StreamedImages:
             first: line of the first of them.
 
         Raises:
-            DataError: a row has no images (those of a text without any are an empty list), or one
+            DataError: a row has no images (a text that finds none has an empty list), or an image
                 without features (65, with its line).
         """
         checked = read_retrieved(self.path, self._bank, enumerate(rows, first))

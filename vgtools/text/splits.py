@@ -1,4 +1,4 @@
-"""Rows that are not to be learned from: what a data set keeps to validate or to test on."""
+"""Rows that are not to be learned from, because a data set validates or tests on them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _HELD_OUT = re.compile(r"(dev|val|test|eval)", re.IGNORECASE)  # dev_matched, va
 
 
 def is_held_out(row: Mapping[str, Any]) -> bool:
-    """Return whether the "split" of a row is one to validate or to test on."""
+    """Return whether the "split" of a row is for validation or testing."""
     split = row.get("split")
     return isinstance(split, str) and _HELD_OUT.match(split) is not None
 
 
 def refuse_held_out(row: Mapping[str, Any], path: str | Path, line: int) -> None:
-    """Refuse to learn from a row whose "split" is one to validate or to test on.
+    """Refuse to learn from a row whose "split" is for validation or testing.
 
     Raises:
-        DataError: it is (65), with file and line.
+        DataError: the row is of such a split (65), with file and line.
     """
     if is_held_out(row):
         why = f'"split" is {row["split"]!r:.40}: expected rows to learn from, such as "train"'

@@ -1,4 +1,4 @@
-"""Subword vocabularies learnt from texts, for networks that are trained from scratch."""
+"""Subword vocabularies learned from texts, for networks that are trained from scratch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int, file: str | None = None) ->
     text itself.
 
     Args:
-        texts: of all languages that share the vocabulary.
+        texts: texts of all languages that share the vocabulary.
         vocabulary: most entries, `SPECIAL` included; fewer if the texts have no more pairs.
         file: named in errors.
 
@@ -73,16 +73,17 @@ def encode_all(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> tuple[l
     Args:
         tokenizer: padding and truncation off.
         texts: N texts.
-        most: tokens of one, special ones included; the last ones of a longer text are cut off.
+        most: tokens of a text, special ones included; the end of a longer text is cut off.
 
     Raises:
-        DataError: no token of a text fits beside the special ones (78).
+        DataError: no token of a text fits next to the special ones (78).
     """
     before, after = special_ids(tokenizer)
     room = most - len(before) - len(after)
     if room < 1:
         why = f"--max-length {most}: {most - room} tokens are special tokens, no text fits"
         raise DataError(why, code=Exit.CONFIG)
+    # A text that spells out `</s>` must not end its own translation.
     tokenizer.encode_special_tokens = True
     found = list[Array]()
     cut = 0

@@ -1,7 +1,7 @@
 """Word vectors in the text form of fastText, GloVe and word2vec, and their packed form.
 
-A line is a word and its E numbers, between spaces; a first line of two integers says how many words
-and numbers there are. The packed form is `X.npy`, `X.ids` and `X.json`, which
+A line is a word and its E numbers, between spaces; a first line of two integers gives the number of
+words and of numbers per word. The packed form is `X.npy`, `X.ids` and `X.json`, which
 `vgtools.text.word_vectors` opens. The folder of skip-thoughts, an array and its words, is read as
 well. Other binary forms are not: some of them are pickles.
 """
@@ -40,8 +40,8 @@ class Block(NamedTuple):
 
     words: list[str]
     vectors: Array  # (n, E) float32, finite
-    line: int  # of the first of them
-    damaged: list[int]  # which have bytes that are not UTF-8
+    line: int  # number of the first line
+    damaged: list[int]  # places of lines with bytes that are not UTF-8
 
 
 class VectorSource(Protocol):
@@ -51,7 +51,7 @@ class VectorSource(Protocol):
     width: int  # numbers per word, E
 
     def blocks(self) -> Iterator[Block]:
-        """Yield all words in blocks, the same ones in each run."""
+        """Yield all words in blocks, which are the same in each run."""
         ...
 
 
@@ -63,9 +63,9 @@ class VectorFile:
         limit: words to read.
 
     Attributes:
-        header: how many words and numbers the first line says there are; None without it.
+        header: words, and numbers per word, by the first line; None without such a line.
         width: numbers per word, E, by the first word.
-        stats: of the lines read so far.
+        stats: statistics of the lines read so far.
 
     Raises:
         DataError: it is missing (66); binary, empty, or its first line is not a word and numbers
@@ -94,7 +94,7 @@ class VectorFile:
         self._lines = islice(chain([first], lines), limit)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield all lines in blocks, the same ones in each run.
+        """Yield all lines in blocks, which are the same in each run.
 
         Raises:
             DataError: a line is not a word and E finite numbers (65), with its number.
@@ -150,6 +150,8 @@ def _numbers(text: str, count: int) -> Array | None:
     """Return the numbers of a text between single spaces, or None if one is beyond 1e9 or none."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        # The block is parsed as one text, because single lines take longer. numpy skips runs of
+        # spaces, which may hide a missing number, so that a text with such a run is refused first.
         try:
             numbers = _json_numbers(text)
             if numbers is None and "  " not in text:
@@ -172,15 +174,15 @@ def _json_numbers(text: str) -> Array | None:
 
 
 class VectorTable:
-    """Word vectors in an array, and their words in lines beside it.
+    """Word vectors in an array, and their words in the lines of a file next to it.
 
     Args:
-        path: what a user calls them.
+        path: the user's name for them.
         words: V words.
         array: (V, E) numbers, memory-mapped.
 
     Raises:
-        DataError: unlike numbers of both (65).
+        DataError: the numbers of words and of vectors differ (65).
     """
 
     def __init__(self, path: str, words: Sequence[str], array: Array) -> None:
@@ -247,7 +249,7 @@ def select_vectors(source: VectorSource, words: Set[str]) -> tuple[dict[str, int
 
     Args:
         source: read to its end once.
-        words: which to keep; unknown ones are not in the result.
+        words: the words to keep; unknown ones are not in the result.
 
     Returns:
         Word -> row, and (V, E) float32 vectors.
@@ -269,7 +271,7 @@ def pack_vectors(
 ) -> tuple[int, Counter[str], bool]:
     """Write the packed form of word vectors in text form, resumably.
 
-    Of a word that is there twice the first vector is kept.
+    The first vector of a word that occurs twice is kept.
 
     Args:
         path: a file, `.gz`, `.zst`, or `-`.
@@ -281,13 +283,13 @@ def pack_vectors(
         How many words, how many were left out and why, and whether the output was up to date.
 
     Raises:
-        DataError: a line is not a word and E finite numbers, the first line says something else, or
-            the last one is cut off (65).
+        DataError: a line is not a word and E finite numbers, the first line gives other numbers, or
+            the last line is cut off (65).
     """
     inputs = Inputs([path])
     source = VectorFile(path, limit)
     if source.header and source.header[1] != source.width:
-        why = f"the first line says {source.header[1]} numbers per word, this one has"
+        why = f"the first line states {source.header[1]} numbers per word, this line has"
         raise DataError(f"{why} {source.width}", path, 2)
     config = {"command": "vectors", "limit": limit}
     return _pack(source, output, config, inputs, lambda: _check_end(source, limit), restart)
@@ -329,11 +331,13 @@ def _pack(
 
 
 def _write(out: Output, source: VectorSource, seen: set[str], left_out: Counter[str]) -> None:
-    """Write what a resumed run has not, block by block."""
+    """Write the blocks that an earlier run has not written."""
     done = int(out.state.get("line", 0))
     resumed = not done
     digest = hashlib.sha256()
     size = 0
+    # A resumed run reads the blocks before its state again: `seen` needs their words, and their
+    # hash shows whether the file is still the same.
     for block in source.blocks():
         keep = _new_words(block, seen, left_out)
         vectors = block.vectors if len(keep) == len(block.words) else block.vectors[keep]
@@ -341,7 +345,7 @@ def _write(out: Output, source: VectorSource, seen: set[str], left_out: Counter[
         digest.update(names)
         digest.update(vectors.data)
         if not resumed and block.line >= done:
-            # Other lines, or lines in blocks of another size.
+            # A difference means other lines, or lines in blocks of another size.
             if digest.hexdigest() != out.state["sha256"]:
                 raise input_changed(source.path)
             resumed = True
@@ -356,7 +360,7 @@ def _write(out: Output, source: VectorSource, seen: set[str], left_out: Counter[
 
 
 def _new_words(block: Block, seen: set[str], left_out: Counter[str]) -> list[int]:
-    """Return which words of a block to keep, and count the others."""
+    """Return the places of a block's words to keep, and count the others."""
     damaged = set(block.damaged)
     keep = []
     for i, word in enumerate(block.words):
@@ -376,14 +380,14 @@ def _check_end(source: VectorFile, limit: int | None) -> None:
     """Refuse a file that was cut off.
 
     Raises:
-        DataError: its first line says another number of words, or its last line has no end.
+        DataError: its first line gives another number of words, or its last line has no end.
     """
     stats = source.stats
     if limit is not None:
         return
     words = stats.lines - (source.header is not None)
     if source.header and source.header[0] != words:
-        why = f"the first line says {source.header[0]:,} words, there are {words:,}"
+        why = f"the first line states {source.header[0]:,} words, there are {words:,}"
         raise DataError(f"{why}; get the file again, or take --limit", source.path, 1)
     if not stats.ended:
         why = "the last line has no line end: the file may be cut off; add one if it is whole"

@@ -28,7 +28,7 @@ from vgtools.io.streams import read_lines
 from vgtools.text.tokens import load_stop_words, row_starts, word_runs
 
 _BLOCK = 1 << 16  # vectors that are looked through at a time
-KIND = "word-vectors"  # of the manifest of vg prepare vectors
+KIND = "word-vectors"  # kind in the manifest of vg prepare vectors
 # name -> (distribution, module, array, words)
 BUILTIN = {
     "builtin:glove-50d": (
@@ -41,7 +41,7 @@ BUILTIN = {
 
 
 def are_word_vectors(ref: str) -> bool:
-    """Return whether a reference is of word vectors, not of an encoder."""
+    """Return whether a reference names word vectors, not an encoder."""
     return ref in BUILTIN or ref.endswith(".npy")
 
 
@@ -123,9 +123,9 @@ class Words(NamedTuple):
     """The content words of B texts, known ones only, in the order of the texts."""
 
     starts: Array  # (B + 1,) int64: the words of text b are starts[b] to starts[b + 1]
-    rows: Array  # (W,) int32, of the word vectors or the keywords
-    begin: Array  # (W,) int32, code point of the text at which the word begins
-    end: Array  # (W,) int32, the one after its last
+    rows: Array  # (W,) int32, rows of the word vectors or the keywords
+    begin: Array  # (W,) int32, code point of the text at which the word starts
+    end: Array  # (W,) int32, the code point after its last
     noun: Array  # (W,) bool, a common noun; all False where texts are not tagged
 
     def take(self, numbers: Sequence[int] | Array) -> Words:
@@ -156,7 +156,7 @@ def find_words(
     Args:
         texts: B texts.
         row_of: the row of a word, -1 if it is unknown: `WordVectors.row`.
-        stop_words: lower-case words; by default those of `load_stop_words`.
+        stop_words: lower-case words; by default the words of `load_stop_words`.
     """
     stop_words = load_stop_words() if stop_words is None else stop_words
     spans, starts = word_runs(texts)
@@ -202,11 +202,11 @@ def mean_vectors(
 ) -> tuple[Array, Array]:
     """Return the mean vector of each text's words; a repeated word counts again.
 
-    A mean depends on nothing but its own words: not on the other texts beside it.
+    A mean depends on nothing but its own words: not on the other texts of the batch.
 
     Args:
         array: (V, E) vectors.
-        rows: (W,) of the words.
+        rows: (W,) rows of the words in `array`.
         starts: (B + 1,) where each text's words start.
         visible: (W,) bool, words that count; all by default.
 
@@ -220,7 +220,8 @@ def mean_vectors(
     means = np.zeros((len(counts), array.shape[1]))
     some = np.flatnonzero(counts)
     if len(some):
-        # Between the starts of texts with words there are no words of others.
+        # `reduceat` sums from each start to the next; texts without words have been left out, so
+        # that between two starts there are the words of one text alone.
         sums = np.add.reduceat(array[rows].astype(np.float64), starts[some], axis=0)
         means[some] = sums / counts[some, None]
     return means, counts
