@@ -109,8 +109,8 @@ def test_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("cat 1 2\ndog 1 nan\n", 2, "expected a word and 2 finite numbers"),
         ("cat 1 2\ndog 1  2\n", 2, "expected a word and 2 finite numbers"),
         ("cat 1 2\n\n", 2, "expected a word and 2 finite numbers"),
-        ("2 3\ncat 1 2\ndog 1 2\n", 2, "says 3 numbers per word, this one has 2"),
-        ("3 2\ncat 1 2\ndog 1 2\n", 1, "says 3 words, there are 2"),
+        ("2 3\ncat 1 2\ndog 1 2\n", 2, "states 3 numbers per word, this line has 2"),
+        ("3 2\ncat 1 2\ndog 1 2\n", 1, "states 3 words, there are 2"),
         ("cat 1 2\ndog 1 2", 2, "no line end"),
     ],
 )

@@ -44,7 +44,7 @@ _UPRIGHT = {
 def decode(data: bytes, side: int | None = None) -> Image.Image:
     """Decode one image to upright 8-bit RGB.
 
-    EXIF orientation is applied (an unreadable one counts as upright). 16-bit grey keeps its high
+    EXIF orientation is applied (if unreadable, it counts as upright). 16-bit grey keeps its high
     byte, as Pillow does with 16-bit colour. Alpha, palette transparency and colour keys are
     composited on white. The first frame of an animation is taken. CMYK is converted without a
     profile.

@@ -1,4 +1,4 @@
-"""Maps of heat over pictures: what to look for, where a grid's cells are, heat rows on disk.
+"""Maps of heat over pictures: the queries, the places of a grid's cells, heat rows on disk.
 
 A query is a text and the picture to look in. Rows of queries are `{"text", "image"}`, with `"span"`
 where only those characters of the text are meant, and `"boxes"` where it is known where they are;
@@ -387,7 +387,7 @@ def read_heat(
     for line, row in read_made(path) if rows is None else rows:
         require(row, {"grid": list, "heat": list}, path, line)
         if "phrases" in row:
-            raise DataError('has "phrases": a row of heat belongs to a single one', path, line)
+            raise DataError('has "phrases": a row of heat belongs to a single phrase', path, line)
         (query,) = queries_of(row, path, line)
         shape = _shape(row, path, line)
         frame = _frame(row, path, line)

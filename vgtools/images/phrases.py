@@ -76,7 +76,7 @@ def image_finder(rows: Mapping[str, int]) -> Callable[[str], int | None]:
     """Return a function from an image's name to its row, or None.
 
     In Flickr8k `1000268201_693b08cb0e.jpg` is the photo that Flickr30k Entities calls
-    `1000268201.jpg`: a number that is no id itself is compared with the ids up to their `_`.
+    `1000268201.jpg`: a number that is not itself an id is compared with the ids up to their `_`.
     """
     numbers: dict[str, list[int]] = {}
     for name, row in rows.items():

@@ -42,7 +42,7 @@ SAMPLES = 8  # points per side at which the map is read inside a box, by bilinea
 def whole_picture(preprocessing: Mapping[str, Any], side: int | None = None) -> dict[str, Any]:
     """Return a backbone's preprocessing without its crop: the whole picture fills its input.
 
-    `side` is height and width of the input, by default the backbone's own; a larger one gives a
+    `side` is height and width of the input, by default the backbone's own; a larger input gives a
     finer feature map. The rest is timm's `resolve_data_config`.
 
     Deviation: VisualBERT's features come from detectors that keep the aspect (section A.2,

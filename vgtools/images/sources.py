@@ -417,7 +417,7 @@ class _Ending:
 
 
 def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
-    """Yield the images of a tar in its order; a damaged one is an error after its last member."""
+    """Yield the images of a tar in its order; a damaged tar is an error after its last member."""
     seen = set[str]()
     name = ""
     again = "create or download it again"

@@ -122,8 +122,8 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
     missing += [str(key) for key, *_ in report["mismatched_keys"]]
     check_whole(model, missing, folder)
     encoder = _as_teacher(quicken(model), tokenizer, ref, folder)
-    # Some settings of a configuration are read only when a text is; a damaged one must fail here,
-    # where the message can name the folder.
+    # Some settings of a configuration are read only when a text is; if they are damaged, this must
+    # fail here, where the message can name the folder.
     try:
         with torch.no_grad():
             token_states(model, torch.tensor(ends_of(encoder)))

@@ -137,8 +137,8 @@ def load_masked_lm(ref: str, *, offline: bool = False, new_head: bool = True) ->
     Args:
         ref: hub name, directory, vg run or builtin.
         offline: never connect.
-        new_head: a checkpoint without the masked language model's head gets a new one, drawn from
-            torch's random state, to be trained.
+        new_head: a checkpoint without the masked language model's head gets a head to be trained,
+            drawn from torch's random state.
 
     Returns:
         An `Encoder` whose model is the transformers model with its head; `fingerprint` is the

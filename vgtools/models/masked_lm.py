@@ -57,8 +57,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) -> Any:
     """Return an untrained masked language model for a tokenizer, drawn from torch's random state.
 
-    The shape, read from `file`, is a transformers configuration with its `model_type`; what follows
-    from the tokenizer is set here.
+    The shape, read from `file`, is a transformers configuration with its `model_type`; the values
+    that follow from the tokenizer are set here.
 
     Raises:
         DataError: the tokenizer has no padding, or the shape is of no masked language model (65).

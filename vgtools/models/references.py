@@ -54,7 +54,7 @@ TOKENIZER_FILES = [
 _HUB_SECONDS = 5  # time in which the hub must answer
 ENCODER_FILES = ["*.json", "*.txt", "*.safetensors"]
 
-# Letters, digits, accents, scripts, an emoji, a control character and an unassigned one.
+# Letters, digits, accents, scripts, an emoji, a control character and an unassigned code point.
 _PROBE = "Aa 1, e\u0301 \u00df \u4e2d \u0634 \U0001f642 \x00 \U000e0fff"
 
 # Nothing is fetched, no code of the checkpoint runs, and nothing is unpickled. Attention is torch's
@@ -254,7 +254,7 @@ def _usable(load: Callable[[], Tokenizer], file: Path) -> Tokenizer:
 
 @contextlib.contextmanager
 def _quiet_panics() -> Iterator[None]:
-    """Keep what Rust prints when it panics off stderr; the panic itself is our error."""
+    """Keep Rust's output of a panic off stderr; vg reports the panic itself as an error."""
     try:
         kept = os.dup(2)
     except OSError:  # stderr is closed
@@ -340,8 +340,8 @@ def pick_dtype(name: str) -> torch.dtype:
 def fingerprint(tensors: Mapping[str, Tensor] | nn.Module) -> str:
     """Return the sha256 of named tensors: names, dtypes, shapes and bytes, from whatever file.
 
-    The pooler of a text encoder is left out: no system here uses it, and a checkpoint without one
-    gets a random one.
+    The pooler of a text encoder is left out: no system here uses it, and it is random if a
+    checkpoint has none.
     """
     import torch
 

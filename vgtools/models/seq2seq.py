@@ -166,7 +166,7 @@ def translate(
 
     Args:
         net: a transformers encoder-decoder.
-        sources: N lists of tokens, special ones included; an empty one has an empty translation.
+        sources: N lists of tokens, special ones included; an empty list has an empty translation.
         how: the search.
         batch_size: sentences per batch.
         shown: a context with the inputs that the encoder sees in addition to the tokens of (B,)

@@ -61,7 +61,7 @@ class WeightDifference:
 
 
 def difference(a: Tensors, b: Tensors) -> WeightDifference:
-    """Return the mean |difference| of the parameters with the same name and shape in both.
+    """Return the mean absolute difference of the parameters with equal names and shapes in both.
 
     Both are the tensors of a checkpoint as in its files.
 
@@ -186,7 +186,7 @@ def _save_noisy(
         save_run(work, _KIND, {}, {"noise": facts, "encoder": network})
         with file_errors(folder, reading=False):
             own.swap(work, folder)
-    # A signal must also leave nothing next to the folder, and it is no Exception.
+    # Not only an Exception but also a signal must leave nothing next to the folder.
     except BaseException:
         own.remove_tree(work)
         raise

@@ -79,7 +79,7 @@ def write_index(
     """Write an index file, and return the facts about its search that the manifest records.
 
     Args:
-        plan: what to build.
+        plan: the bank and the index to build.
         write: appends to the file.
         folder: for a temporary file of the size of the index.
         each: called with the vectors of some images after the others, in order.

@@ -228,7 +228,7 @@ def _candidates_of_several(
             most = min(k, width)
             best[:, :most] = np.partition(part, width - most, axis=1)[:, -most:]
             floor = best.min(1) - margin
-        # The array is searched as a flat one: np.nonzero on two axes takes several times as long.
+        # The flat array is searched, because np.nonzero on two axes takes several times as long.
         near = np.flatnonzero(part >= floor[inside, None])
         at, column = np.divmod(near, width)
         found = part.reshape(-1)[near]

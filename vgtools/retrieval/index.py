@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 METRIC = "inner_product"
 FLAT = "Flat"
-# Images that lists return beyond k: float32 scores may have put a better one among them.
+# Images that lists return beyond k: float32 scores may have put one of the k best among them.
 _SPARE = 8
 # Queries of lists at a time: the vectors of all the images that they find are in memory.
 _QUERIES = 1024
@@ -282,8 +282,8 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
             if ours != expected:
                 why = f"has {fact} {ours}, {first.path} has {expected}"
                 raise DataError(f"{why}; the parts of a bank are of one run", part.path)
-    # The manifests have the hashes of the ids, so that equal parts are found without reading the
-    # ids, which takes a second per million; `JoinedIds` finds the other duplicates later.
+    # The manifests have the hashes of the ids: equal parts are refused before any ids are read,
+    # which takes a second per million.
     seen = dict[Any, str]()
     for part in parts:
         named = part.manifest["files"].get(Path(part.path).with_suffix(".ids").name, {})

@@ -430,7 +430,7 @@ def best_fit(lengths: Array, size: int) -> Array:
 def open_corpus(
     files: Sequence[Packed], block: int, special: int, most: int, pack: str = "stream"
 ) -> Corpus:
-    """Return the corpus of some files; none is an empty one.
+    """Return the corpus of some files; without files it is empty.
 
     Args:
         files: the packed files.

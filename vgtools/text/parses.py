@@ -120,7 +120,7 @@ def _load_spacy(ref: str, needs: str, otherwise: str, exclude: Sequence[str]) ->
     Args:
         ref: name, directory or builtin.
         needs: the component, `parser` or `tagger`.
-        otherwise: what to do without a model, for the message.
+        otherwise: the way out without a model, for the message.
         exclude: components that are not needed.
     """
     if ref in BUILTIN:
@@ -256,7 +256,7 @@ def _sentences(path: str) -> Iterator[tuple[int, _Forms]]:
     forms = _Forms()
     start = 0  # line of the sentence's first form
     left = 0  # words of the current multiword token still to come
-    # An empty line is added, because it is what ends a sentence, and the file's last may lack it.
+    # An empty line ends a sentence; one is added because the last sentence of a file may lack it.
     for number, line in enumerate(chain(read_lines(path), [""]), 1):
         if line.startswith("#"):
             continue

@@ -314,7 +314,7 @@ def _renumbered(
 
 
 def _joined(parts: Sequence[Array]) -> Array:
-    """Return parts as one; a single one is not copied."""
+    """Return parts as one array; a single part is not copied."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
