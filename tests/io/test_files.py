@@ -173,7 +173,7 @@ def test_rows_are_compared_with_the_manifest_beside_them(tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"rows\.jsonl: is damaged or was rewritten"):
         list(read)
     rows.write_bytes(b'{"a": 1}\n')
-    with pytest.raises(DataError, match="has 9 bytes, its manifest says 18"):
+    with pytest.raises(DataError, match="has 9 bytes, its manifest states 18"):
         read_made(rows)
 
 

@@ -357,7 +357,7 @@ def test_the_manifest_beside_a_stream_is_its_own_or_none(tmp_path: Path) -> None
     assert manifest_beside(path)["kind"] == "vokens"
     assert manifest_beside("-") == manifest_beside(tmp_path / "none.jsonl") == {}
     path.write_text("{}\n{}\n")
-    with pytest.raises(DataError, match="has 6 bytes, its manifest says 3"):
+    with pytest.raises(DataError, match="has 6 bytes, its manifest states 3"):
         manifest_beside(path)
 
 

@@ -103,7 +103,7 @@ def test_a_damaged_file_of_a_run_is_refused_by_every_reader(
         READERS[reader](str(run / place))
     after = sha256_file(file)
     assert str(caught.value).startswith(
-        f"{file}: is damaged or from another run: sha256 {after}, the run says {before}"
+        f"{file}: is damaged or from another run: sha256 {after}, the run states {before}"
     )
     assert "--restart" in str(caught.value)
     assert caught.value.code == Exit.DATA

@@ -15,11 +15,11 @@ from vgtools.io.trust import file_hash
 
 
 def check_file(path: str | Path, facts: Mapping[str, Any], by: str, way_out: str) -> None:
-    """Refuse a file that is not the one that was written.
+    """Refuse a file that has changed since it was written.
 
     Args:
         path: here; at a URL, only its size can be compared.
-        facts: "bytes" and "sha256" when it was written; a missing one is not compared.
+        facts: "bytes" and "sha256" when it was written; a missing fact is not compared.
         by: the name of their source in messages.
         way_out: ends the message.
 
@@ -30,7 +30,7 @@ def check_file(path: str | Path, facts: Mapping[str, Any], by: str, way_out: str
     if size is None:
         raise DataError(f"is missing; {by} names it; {way_out}", path, code=Exit.NO_INPUT)
     if facts.get("bytes", size) != size:
-        raise DataError(f"has {size} bytes, {by} says {facts['bytes']}; {way_out}", path)
+        raise DataError(f"has {size} bytes, {by} states {facts['bytes']}; {way_out}", path)
     if "sha256" in facts:
         with file_errors(path, reading=True):
             sha256 = file_hash(path)
@@ -46,7 +46,8 @@ def check_hash(
         DataError: the hash differs (65); both are printed, and the `cause`.
     """
     if sha256 != expected:
-        why = f"is damaged or {cause or 'from another run'}: sha256 {sha256}, {by} says {expected}"
+        why = f"is damaged or {cause or 'from another run'}: sha256 {sha256}"
+        why += f", {by} states {expected}"
         raise DataError(f"{why}; {way_out}", path)
 
 
@@ -60,8 +61,8 @@ def unseal(body: dict[str, Any], path: str | Path, way_out: str, end: bytes = b"
     """Take the seal off a JSON object that was read.
 
     Raises:
-        DataError: the contents are others (65).
+        DataError: the contents have changed (65).
     """
     if body.pop("sha256", None) != seal(body, end):
-        why = "was edited or damaged: its sha256 is that of other contents"
+        why = "was edited or damaged: its sha256 belongs to other contents"
         raise DataError(f"{why}; {way_out}", path)

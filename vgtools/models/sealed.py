@@ -116,7 +116,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def check_written(file: Path, sha256: str) -> None:
-    """Refuse a file of a run that is not the one that was written.
+    """Refuse a file of a run that has changed since it was written.
 
     Raises:
         DataError: missing (66), or another sha256 (65); both are printed.
