@@ -16,7 +16,7 @@ from typer._click.core import Context
 
 from vgtools import __version__
 from vgtools.cli import COMMANDS, make_app
-from vgtools.commands.options import DefaultGroup
+from vgtools.commands.topics import FIRST, DefaultGroup, marked, topic_of
 
 EXIT_STATUS = (
     ("0", "Success."),
@@ -81,14 +81,17 @@ def paragraphs(text: str) -> list[str]:
 
 
 def options(command: Any, path: str) -> list[str]:
-    """Return the arguments and options of one command as tagged paragraphs."""
+    """Return the arguments and options of one command as tagged paragraphs, then its topics."""
     context = Context(command, info_name=path)
+    topics = getattr(command, "topics", dict)()
     lines: list[str] = []
-    for parameter in command.get_params(context):
-        record = parameter.get_help_record(context)
-        if record is None:
-            continue
-        lines += [".TP", f".B {roff(record[0])}", roff(record[1]) or "."]
+    for topic in (FIRST, *topics.values()):
+        if topic:
+            lines += [f".SS {roff(topic.capitalize())}", *paragraphs(marked(topic.about))]
+        for parameter in command.get_params(context):
+            record = parameter.get_help_record(context)
+            if record is not None and topic_of(parameter) == topic:
+                lines += [".TP", f".B {roff(record[0])}", roff(record[1]) or "."]
     return lines
 
 

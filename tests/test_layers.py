@@ -52,7 +52,7 @@ MAY_IMPORT = {
         "systems",
         "reports",
     },
-    "cli": {"io"},
+    "cli": {"io", "commands"},
     "__main__": {"cli"},
 }
 HEAVY = {
@@ -115,8 +115,8 @@ def fault(own: str, other: str) -> str | None:
         )
     if floor == "systems" and inside[0] != below[0]:
         return f"{own} imports {other}: a paper may not import another"
-    if floor == "commands" and inside[0] != below[0] and below[0] != "options":
-        return f"{own} imports {other}: commands share only `options`"
+    if floor == "commands" and inside[0] != below[0] and below[0] not in ("options", "topics"):
+        return f"{own} imports {other}: commands share only `options` and `topics`"
     return None
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
-import inspect
 import os
-import re
 import sys
 import textwrap
 import warnings
@@ -17,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from vgtools import __version__
+from vgtools.commands.topics import Command, marked
 from vgtools.io.errors import DataError, Exit, file_error, is_out_of_memory, plain
 from vgtools.io.remote import stay_offline
 from vgtools.io.streams import PIPES
@@ -97,16 +96,9 @@ def make_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
 
 
 def _help_of(command: Any) -> dict[str, Any]:
-    """Return a docstring as help.
-
-    Indented blocks are marked, so that help never breaks a command line that a user would copy; the
-    first line is the summary, which a list of commands would cut if it were not given.
-    """
-    text = inspect.cleandoc(command.__doc__ or "")
-    return {
-        "help": re.sub(r"\n\n(?=    \S)", "\n\n\b\n", text),
-        "short_help": text.partition("\n")[0],
-    }
+    """Return a docstring as help; a list of commands would cut a summary that is not given."""
+    text = marked(command.__doc__ or "")
+    return {"cls": Command, "help": text, "short_help": text.partition("\n")[0]}
 
 
 def main(argv: list[str] | None = None) -> None:

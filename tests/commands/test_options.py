@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from vgtools import cli
 from vgtools.commands.options import (
-    DefaultGroup,
     Errors,
     Optimizer,
     RunFolder,
@@ -24,6 +23,7 @@ from vgtools.commands.options import (
     note,
     run_folder,
 )
+from vgtools.commands.topics import DefaultGroup
 from vgtools.io.errors import DataError, Exit
 
 seen: list[Any] = []

@@ -12,6 +12,7 @@ import pytest
 
 from tests.examples import calls
 from tests.examples.make import ROOT
+from vgtools.commands.topics import marked
 
 TEXTS = sorted(
     str(path.relative_to(ROOT))
@@ -29,6 +30,8 @@ def helps() -> Iterator[str]:
     for command in calls.application().commands.values():
         for inner in getattr(command, "commands", {"": command}).values():
             yield inner.help or ""
+            for topic in inner.topics().values():
+                yield marked(topic.about)
 
 
 def blocks(text: str) -> list[str]:

@@ -1,14 +1,13 @@
 """Flags that more than one command has, one name and one meaning each, and how they are grouped.
 
 A single flag is an `Annotated` alias. Flags that travel together are a frozen dataclass, which
-`flags` spreads out for typer. A command with sub-commands, the first of which is meant where none
-is named, is a typer application with the class `DefaultGroup`.
+`flags` spreads out for typer. Those that few users need have a topic (`topics.py`).
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import difflib
 import functools
 import inspect
 import os
@@ -19,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.models import OptionInfo
 
+from vgtools.commands.topics import FIRST, Topic
 from vgtools.io.errors import DataError, Exit, file_error, plain
 from vgtools.io.remote import stay_offline
 
@@ -46,6 +46,26 @@ def File(text: str, *names: str, **more: Any) -> Any:
     return Value("FILE", text, *names, **more)
 
 
+# Where shards are written; the names of the flags are those of `TextTarget`.
+SHARDS = Topic(
+    "shards",
+    """
+    An output in shards, which many processes make, or a Ray cluster.
+
+    With -o X.jsonl/ or -o X.npy/ the output is a folder of shards, whose lines are those of the
+    file: a kill costs one shard, and the same command in any number of processes, on one machine or
+    many, each with a --shard I/N of its own or without, makes those that are missing; over a
+    complete folder it compares hashes, and makes damaged shards again. Every command reads the
+    folder as the file. --ray makes the shards on a Ray cluster. Texts and folders may be URLs,
+    s3:// for example, whose shards are not read again.
+
+    Examples:
+
+        vg vokenize wiki/*.txt --index vg.faiss -o vokens.npy/ --shard 3/64
+
+        vg vokenize wiki/*.txt --index vg.faiss -o vokens.npy/ --ray auto
+    """,
+)
 _MOST = 2**63  # of a number on the command line: arrays and `islice` count to below it
 Result = TypeVar("Result")
 
@@ -142,7 +162,9 @@ class ShardTarget(Target):
             help="File to write; the same command resumes it. - is stdout. X/ with the suffix of"
             " a file is a folder of shards, for many processes.",
         ),
+        FIRST,
     ] = "-"
+    restart: Annotated[Restart, FIRST] = False
     shard: Annotated[
         str | None,
         Value("I/N", "With -o X/: only every N-th shard from number I on, 0 to N-1."),
@@ -197,11 +219,15 @@ class Optimizer:
     The fields are the entries of `run.json`, in its order.
     """
 
-    epochs: Annotated[int | None, Flag(metavar="N", min=1, help="Passes over the input.")] = None
+    epochs: Annotated[
+        int | None, Flag(metavar="N", min=1, help="Passes over the input."), FIRST
+    ] = None
     steps: Annotated[
         int | None, Flag(metavar="N", min=1, help="Steps in total, in place of --epochs.")
     ] = None
-    batch_size: Annotated[int, Flag(metavar="N", min=1, help="Items per step, over all processes.")]
+    batch_size: Annotated[
+        int, Flag(metavar="N", min=1, help="Items per step, over all processes."), FIRST
+    ]
     micro_batch: Annotated[
         int | None,
         Flag(
@@ -211,7 +237,7 @@ class Optimizer:
             help="Items per forward pass and process; a step accumulates several.",
         ),
     ] = None
-    lr: Annotated[float, Flag(metavar="RATE", min=0, help="Highest learning rate of AdamW.")]
+    lr: Annotated[float, Flag(metavar="RATE", min=0, help="Highest learning rate of AdamW."), FIRST]
     warmup: Annotated[
         float, Flag(metavar="N", min=0, help="Steps of warm-up; below 1, their share of all steps.")
     ]
@@ -288,11 +314,12 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
     groups: dict[str, type[Any]] = {}
     shown: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        if dataclasses.is_dataclass(parameter.annotation):
-            groups[name] = parameter.annotation  # type: ignore[assignment]
-            shown += _parameters(parameter.annotation)  # type: ignore[arg-type]
+        hint, topic, _ = _split(parameter.annotation)
+        if dataclasses.is_dataclass(hint):
+            groups[name] = hint  # type: ignore[assignment]
+            shown += _parameters(hint, topic or FIRST)  # type: ignore[arg-type]
         else:
-            shown.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            shown.append(_placed(parameter, FIRST))
 
     @functools.wraps(command)
     def spread(**values: Any) -> Result:
@@ -308,8 +335,8 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
     return spread
 
 
-def _parameters(group: type[Any]) -> list[inspect.Parameter]:
-    """Return the fields of a dataclass as parameters of a command."""
+def _parameters(group: type[Any], topic: Topic) -> list[inspect.Parameter]:
+    """Return the fields of a dataclass as parameters of a command, on the page of a topic."""
     hints: dict[str, Any] = {}
     for base in reversed(group.__mro__):
         for name, hint in inspect.get_annotations(base, eval_str=True).items():
@@ -321,35 +348,28 @@ def _parameters(group: type[Any]) -> list[inspect.Parameter]:
         default = inspect.Parameter.empty if required else item.default
         kind = inspect.Parameter.KEYWORD_ONLY
         hint = hints[item.name]
-        shown.append(inspect.Parameter(item.name, kind, annotation=hint, default=default))
+        parameter = inspect.Parameter(item.name, kind, annotation=hint, default=default)
+        shown.append(_placed(parameter, topic))
     return shown
 
 
-class DefaultGroup(TyperGroup):
-    """Sub-commands, the first of which runs where none is named."""
+def _placed(parameter: inspect.Parameter, topic: Topic) -> inspect.Parameter:
+    """Return a parameter of a command on the page of its own topic, or else of this one."""
+    hint, own, option = _split(parameter.annotation)
+    parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    if option is None:
+        return parameter
+    option = copy.copy(option)
+    option.rich_help_panel = topic if own is None else own
+    return parameter.replace(annotation=Annotated[hint, option])
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the name of the sub-command first."""
-        if args[:1] and args[0] in (*self.commands, *ctx.help_option_names):
-            return super().parse_args(ctx, args)
-        word = args[0] if args else ""
-        meant = difflib.get_close_matches(word, self.commands, n=1, cutoff=0.75)
-        if meant and word.isalnum() and not os.path.exists(word):
-            why = f"No such command {word!r}. Did you mean {meant[0]!r}?"
-            known = f"Commands: {', '.join(self.commands)}."
-            why = f"{why} {known} There is no file of that name, either."
-            raise typer.BadParameter(why, ctx)
-        return super().parse_args(ctx, [next(iter(self.commands)), *args])
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the first sub-command, then the list of them all."""
-        first = next(iter(self.commands.values()))
-        first.format_help(type(ctx)(first, ctx.parent, info_name=ctx.info_name), formatter)
-        self.format_commands(ctx, formatter)
-
-    def get_short_help_str(self, limit: int = 45) -> str:
-        """Return what the list of commands says: the summary of the first sub-command."""
-        return next(iter(self.commands.values())).get_short_help_str(limit)
+def _split(annotation: Any) -> tuple[Any, Topic | None, OptionInfo | None]:
+    """Return the type of an annotation, and its topic and option, if it has any."""
+    more = getattr(annotation, "__metadata__", ())
+    topic = next((item for item in more if isinstance(item, Topic)), None)
+    option = next((item for item in more if isinstance(item, OptionInfo)), None)
+    return (annotation.__origin__ if more else annotation), topic, option
 
 
 def help_at_terminal(context: typer.Context, *inputs: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vgtools.commands.options import (
+    SHARDS,
     Limit,
     Offline,
     Quiet,
@@ -39,7 +40,7 @@ def revokenize(
             "-t",
         ),
     ],
-    target: TextTarget,
+    target: Annotated[TextTarget, SHARDS],
     file: Annotated[
         list[str] | None,
         typer.Argument(metavar="FILE", help="Voken rows: .jsonl, .gz, .zst, or - for stdin."),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from vgtools.commands.options import (
+    SHARDS,
     Count,
     Dtype,
     File,
@@ -25,6 +26,7 @@ from vgtools.commands.options import (
     note,
     refuse_if,
 )
+from vgtools.commands.topics import FIRST, Topic
 from vgtools.io.errors import amount
 from vgtools.io.remote import all_of, local
 
@@ -93,7 +95,19 @@ class Control:
         list[str] | None, File("With --control: captions of the bank's images; repeatable.")
     ] = None
     gamma: Annotated[float, Value("NUMBER", "With --control: temperature.", min=1e-3)] = 0.01
-    seed: Seed = 0
+    seed: Annotated[Seed, FIRST] = 0
+
+
+CONTROL = Topic(
+    "control",
+    """
+    Vokens that are drawn, not found: a control.
+
+    Examples:
+
+        vg vokenize wiki.txt --index vg.faiss --control term-frequency --captions captions.jsonl
+    """,
+)
 
 
 @flags
@@ -104,8 +118,8 @@ def vokenize(
         File("The image bank: .faiss file of vg build-index; repeatable, rows in this order."),
     ],
     search: Search,
-    control: Control,
-    target: TextTarget,
+    control: Annotated[Control, CONTROL],
+    target: Annotated[TextTarget, SHARDS],
     runtime: Runtime,
     text: Annotated[
         list[str] | None,
@@ -133,12 +147,7 @@ def vokenize(
     packed form. Several texts are one, in their order; a quoted pattern ('wiki/*.txt', or at a URL)
     is all that it matches, sorted.
 
-    With -o X.jsonl/ or -o X.npy/ the output is a folder of shards, whose lines are those of the
-    file: a kill costs one shard, and the same command in any number of processes, on one machine or
-    many, each with a --shard I/N of its own or without, makes those that are missing; over a
-    complete folder it compares hashes, and makes damaged shards again. Every command reads the
-    folder as the file. --ray makes the shards on a Ray cluster. Texts and folders may be URLs,
-    s3:// for example, whose shards are not read again.
+    With -o X.jsonl/ or -o X.npy/ the output is a folder of shards: see --help shards.
 
     Examples:
 
@@ -148,13 +157,7 @@ def vokenize(
 
         vg vokenize wiki.txt --index vg.faiss --device cuda --dtype bfloat16 -o vokens.npy
 
-        vg vokenize wiki/*.txt --index vg.faiss -o vokens.npy/ --shard 3/64
-
-        vg vokenize wiki/*.txt --index vg.faiss -o vokens.npy/ --ray auto
-
         vg vokenize wiki.txt --index a.faiss --index b.faiss -o vokens.npy
-
-        vg vokenize wiki.txt --index vg.faiss --control term-frequency --captions captions.jsonl
     """
     texts = all_of(text)
     help_at_terminal(context, *texts)

@@ -7,7 +7,7 @@ import typer
 from vgtools.commands.compare.encoders import similarity, sizes, weights, words
 from vgtools.commands.compare.examples import examples
 from vgtools.commands.compare.runs import runs
-from vgtools.commands.options import DefaultGroup
+from vgtools.commands.topics import DefaultGroup
 
 compare = typer.Typer(cls=DefaultGroup, rich_markup_mode=None)
 compare.command("runs")(runs)

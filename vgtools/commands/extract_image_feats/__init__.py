@@ -24,6 +24,7 @@ from vgtools.commands.options import (
     note,
     refuse_if,
 )
+from vgtools.commands.topics import FIRST, Topic
 from vgtools.io.errors import amount
 from vgtools.io.inputs import Inputs
 from vgtools.io.remote import all_of, file_size
@@ -50,17 +51,59 @@ class FeatureFile(ShardTarget):
             "--output",
             "-o",
         ),
+        FIRST,
     ] = "feats.npy"
+
+
+SHARDS = Topic(
+    "shards",
+    """
+    Features in shards, which many processes make, or a Ray cluster.
+
+    With -o X.npy/ the output is a folder of shards, which any number of processes make, on one
+    machine or many, each with a --shard I/N of its own or without: one for each tar, and parts of
+    everything else. In shards of regions "start" counts the rows of the shard. Tars, lists, the
+    images that a list names, and folders of shards may be at URLs (s3:// by vgtools[s3]); of each
+    image that a list names the store is asked for the size, which tars spare.
+
+    Examples:
+
+        vg extract-image-feats cc12m/*.tar -o cc12m.npy/ --shard 0/8
+
+        vg extract-image-feats 's3://bucket/cc12m/*.tar' -o s3://bucket/cc12m.npy/
+    """,
+)
+REGIONS = Topic(
+    "regions",
+    """
+    One row for each box of an image, not for each image.
+
+    With --regions or --detector there is one row for each box: X.npy, and X.regions.jsonl with
+    boxes, confidences and labels. The backbone then sees the whole image, resized without a crop; a
+    row is the mean of its last feature map inside the box (RoI-align). With --cut it sees each box
+    by itself, resized to --picture pixels per side, as in R-CNN; one forward pass per region, of
+    which --batch-size go together. Boxes of several sources follow one another. A box without a
+    confidence (an annotation, the grid) gets a placeholder computed from its size and place. Boxes
+    follow the size of the photo if their file states theirs; one that leaves the image or has no
+    area stops the command, or is noted and left out with --on-error skip.
+
+    Examples:
+
+        vg extract-image-feats images.jsonl --regions phrases.jsonl --regions grid -o regions.npy
+
+        vg extract-image-feats photos/ --detector fasterrcnn_resnet50_fpn_v2.safetensors
+    """,
+)
 
 
 @flags
 def extract_image_feats(
     context: typer.Context,
     features: Features,
-    boxes: Regions,
+    boxes: Annotated[Regions, REGIONS],
     errors: Errors,
     runtime: Runtime,
-    target: FeatureFile,
+    target: Annotated[FeatureFile, SHARDS],
     source: Annotated[
         list[str] | None,
         typer.Argument(
@@ -85,20 +128,8 @@ def extract_image_feats(
     --pooling none keeps the last feature map, (N, P, D), which vg train-matcher visual-awareness
     reads; with --picture of the whole picture, without it of the backbone's centre crop.
 
-    Several sources are one, in their order. With -o X.npy/ the output is a folder of shards, which
-    any number of processes make (see vg vokenize): one for each tar, and parts of everything else.
-    In shards of regions "start" counts the rows of the shard. Tars, lists, the images that a list
-    names, and folders of shards may be at URLs (s3:// by vgtools[s3]); of each image that a list
-    names the store is asked for the size, which tars spare.
-
-    With --regions or --detector there is one row for each box: X.npy, and X.regions.jsonl with
-    boxes, confidences and labels. The backbone then sees the whole image, resized without a crop; a
-    row is the mean of its last feature map inside the box (RoI-align). With --cut it sees each box
-    by itself, resized to --picture pixels per side, as in R-CNN; one forward pass per region, of
-    which --batch-size go together. Boxes of several sources follow one another. A box without a
-    confidence (an annotation, the grid) gets a placeholder computed from its size and place. Boxes
-    follow the size of the photo if their file states theirs; one that leaves the image or has no
-    area stops the command, or is noted and left out with --on-error skip.
+    Several sources are one, in their order. With -o X.npy/ the output is a folder of shards: see
+    --help shards. With --regions or --detector there is one row for each box: see --help regions.
 
     Examples:
 
@@ -108,15 +139,7 @@ def extract_image_feats(
 
         find photos -name '*.jpg' | vg extract-image-feats - --on-error skip -o feats.npy
 
-        vg extract-image-feats images.jsonl --regions phrases.jsonl --regions grid -o regions.npy
-
-        vg extract-image-feats cc12m/*.tar -o cc12m.npy/ --shard 0/8
-
-        vg extract-image-feats 's3://bucket/cc12m/*.tar' -o s3://bucket/cc12m.npy/
-
         vg extract-image-feats photos/ --pooling none --picture 400 --dtype float16 -o grid.npy
-
-        vg extract-image-feats photos/ --detector fasterrcnn_resnet50_fpn_v2.safetensors
     """
     places = all_of(source)
     output = target.output

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vgtools.commands.options import Count, Errors, File, Flag, Runtime, Value, note
+from vgtools.commands.topics import FIRST
 from vgtools.io.errors import about
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Regions:
             "Pool inside boxes: jsonl of a detector or of vg prepare coco/flickr30k-entities, "
             "COCO's instances_*.json, or grid; repeatable."
         ),
+        FIRST,
     ] = None
     detector: Annotated[
         str | None,
@@ -72,6 +74,7 @@ class Regions:
             "Pool inside the boxes of the torchvision Faster R-CNN with these weights "
             "(.safetensors)."
         ),
+        FIRST,
     ] = None
     grid_scales: Annotated[
         int, Count("The grid has windows of 1/1 … 1/N of the image at every half of them.", max=9)
@@ -97,6 +100,7 @@ class Regions:
             32,
             show_default="its own size; without regions a centre crop",
         ),
+        FIRST,
     ] = None
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from vgtools.commands.options import Count, File, Flag, TaskFiles, Value, refuse_if
+from vgtools.commands.topics import FIRST
 from vgtools.tasks.table import Hyper
 
 if TYPE_CHECKING:
@@ -154,14 +155,16 @@ class Scratch:
 class Learning:
     """How a task is learned; most values are the task's own unless given."""
 
-    epochs: Annotated[int | None, Count("Passes over the training set.", show_default=_PAPER)] = (
-        None
-    )
+    epochs: Annotated[
+        int | None, Count("Passes over the training set.", show_default=_PAPER), FIRST
+    ] = None
     steps: Annotated[
-        int | None, Count("Steps in total, in place of --epochs.", show_default="none")
+        int | None, Count("Steps in total, in place of --epochs.", show_default="none"), FIRST
     ] = None
     lr: Annotated[
-        float | None, Value("RATE", "Highest learning rate of AdamW.", min=0, show_default=_PAPER)
+        float | None,
+        Value("RATE", "Highest learning rate of AdamW.", min=0, show_default=_PAPER),
+        FIRST,
     ] = None
     batch_size: Annotated[
         int | None,
@@ -169,6 +172,7 @@ class Learning:
             "Items per step, over all processes; SQuAD: windows; translation: source tokens.",
             show_default=_PAPER,
         ),
+        FIRST,
     ] = None
     max_length: Annotated[
         int | None,
@@ -177,6 +181,7 @@ class Learning:
             3,
             show_default=_PAPER,
         ),
+        FIRST,
     ] = None
     stride: Annotated[
         int | None, Count("SQuAD: tokens from one window to the next.", show_default=_PAPER)
@@ -198,8 +203,9 @@ class Learning:
         Count(
             "First seed: of the head, the order and the dropout.", 0, show_default=str(Hyper.seed)
         ),
+        FIRST,
     ] = None
-    seeds: Annotated[int, Count("Number of seeds: SEED, SEED+1, …")] = 1
+    seeds: Annotated[int, Count("Number of seeds: SEED, SEED+1, …"), FIRST] = 1
     keep: Annotated[
         Literal["last", "best"] | None,
         Flag(
@@ -222,12 +228,13 @@ class Learning:
     dtype: Annotated[
         Literal["float32", "bfloat16"],
         Flag(help="bfloat16: matrix products only, weights stay float32."),
+        FIRST,
     ] = "float32"
-    limit: Annotated[int | None, Count("For a quick try: the first N examples of every file.")] = (
-        None
-    )
+    limit: Annotated[
+        int | None, Count("For a quick try: the first N examples of every file."), FIRST
+    ] = None
     no_models: Annotated[
-        bool, Flag("--no-models", help="Keep scores and predictions, not what was learned.")
+        bool, Flag("--no-models", help="Keep scores and predictions, not what was learned."), FIRST
     ] = False
 
     def check(self, task: Task) -> None:

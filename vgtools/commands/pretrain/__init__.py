@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from vgtools.commands.options import DefaultGroup
 from vgtools.commands.pretrain.clip import clip
 from vgtools.commands.pretrain.grounding import grounding
 from vgtools.commands.pretrain.lm import lm
 from vgtools.commands.pretrain.visualbert import visualbert
 from vgtools.commands.pretrain.xdbert import xdbert
+from vgtools.commands.topics import DefaultGroup
 
 pretrain = typer.Typer(cls=DefaultGroup, rich_markup_mode=None)
 pretrain.command("lm")(lm)

@@ -23,11 +23,13 @@ from vgtools.commands.options import (
     run_folder,
 )
 from vgtools.commands.pretrain.flags import Start, open_session, settle
+from vgtools.commands.topics import Topic
 
 if TYPE_CHECKING:
     from vgtools.models.encoder import Encoder
 
 _NAMES = "clip-text, clip-text-small"
+TRAINING = Topic("training", "How the tower learns: rates, numbers, and when it is saved.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +111,8 @@ def clip(
     valid: Annotated[
         str | None, File("Measure recall on these captions, of other photos; theirs are in FEATS.")
     ] = None,
-    optimizer: ClipOptimizer,
-    checkpoints: Checkpoints,
+    optimizer: Annotated[ClipOptimizer, TRAINING],
+    checkpoints: Annotated[Checkpoints, TRAINING],
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:

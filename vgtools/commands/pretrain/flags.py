@@ -20,6 +20,7 @@ from vgtools.commands.options import (
     is_given,
     refuse_if,
 )
+from vgtools.commands.topics import FIRST, Topic
 
 if TYPE_CHECKING:
     import torch
@@ -33,17 +34,29 @@ Valid = Annotated[
     list[str] | None,
     Flag("--valid", metavar="FILE", help="Evaluate on this file, masks fixed; repeatable."),
 ]
+TRAINING = Topic(
+    "training",
+    """
+    How the model learns: rates, numbers, memory, processes, and when it is saved.
+
+    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
+    many processes share it, and after one is lost any number of them resumes the run.
+
+    Examples:
+
+        torchrun --nproc-per-node 4 -m vgtools pretrain vokens.npy --encoder run -o run.vokens
+    """,
+)
 GradientCheckpointing = Annotated[
-    bool, Flag("--gradient-checkpointing", help="Less memory, more time.")
+    bool, Flag("--gradient-checkpointing", help="Less memory, more time."), TRAINING
 ]
-
-
 StopEpoch = Annotated[
     int | None,
     Count(
         "Stop after N epochs, in the schedule of all --epochs.",
         show_default="all of them",
     ),
+    FIRST,
 ]
 
 

@@ -19,6 +19,7 @@ from vgtools.commands.options import (
     run_folder,
 )
 from vgtools.commands.pretrain.flags import (
+    TRAINING,
     GradientCheckpointing,
     Masking,
     Valid,
@@ -27,6 +28,7 @@ from vgtools.commands.pretrain.flags import (
     parse_weights,
     settle,
 )
+from vgtools.commands.topics import Topic
 
 if TYPE_CHECKING:
     from vgtools.systems.grounding.inputs import Sources
@@ -35,6 +37,7 @@ _TRANSFERRED = ("i2t", "t2i", "both")
 _ASSOCIATIVE = ("scene", "object", "keyword")
 _CLUSTERS = 8
 _STRATEGIES = ("none", *_TRANSFERRED, *_ASSOCIATIVE)
+IMAGES = Topic("images", "Regions of images, and how the words of a text find images.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,7 @@ class ImageFlags:
     regions: Annotated[
         str | None,
         Flag(metavar="X.npy", help="Regions of images, in place of --feats (table 1)."),
+        IMAGES,
     ] = None
     boxes: Annotated[
         int | None,
@@ -64,6 +68,7 @@ class ImageFlags:
             show_default="36",
             help="With --regions: the N most confident of each image.",
         ),
+        IMAGES,
     ] = None
     index: Annotated[
         str | None,
@@ -92,6 +97,7 @@ class ImageFlags:
             show_default="8, at most -k",
             help="Clusters of a text's nouns, for object.",
         ),
+        IMAGES,
     ] = None
     query: Annotated[
         Literal["masked", "whole"],
@@ -99,6 +105,7 @@ class ImageFlags:
             help="Words that images are found by: those shown, or all (a control: images then "
             "give masked words away)."
         ),
+        IMAGES,
     ] = "masked"
     tagger: Annotated[
         str | None,
@@ -107,6 +114,7 @@ class ImageFlags:
             show_default="builtin:spacy-sm",
             help="Finds nouns, for object: builtin:spacy-sm or a package.",
         ),
+        IMAGES,
     ] = None
 
     def check(self) -> None:
@@ -257,9 +265,9 @@ def grounding(
     ] = None,
     valid: Valid = None,
     masking: TextMasking,
-    optimizer: GroundingOptimizer,
+    optimizer: Annotated[GroundingOptimizer, TRAINING],
     gradient_checkpointing: GradientCheckpointing = False,
-    checkpoints: Checkpoints,
+    checkpoints: Annotated[Checkpoints, TRAINING],
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
@@ -273,9 +281,6 @@ def grounding(
 
     The run directory holds encoder/ (the text encoder, unchanged), grounding.safetensors, run.json
     and metrics.jsonl. vg perplexity and vg finetune take it.
-
-    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it, and after one is lost any number of them resumes the run.
 
     Examples:
 

@@ -21,6 +21,7 @@ from vgtools.commands.options import (
     run_folder,
 )
 from vgtools.commands.pretrain.flags import (
+    TRAINING,
     GradientCheckpointing,
     Masking,
     Start,
@@ -31,7 +32,12 @@ from vgtools.commands.pretrain.flags import (
     parse_weights,
     settle,
 )
+from vgtools.commands.topics import Topic
 from vgtools.systems.vokenization import objectives
+
+VOKENS = Topic(
+    "vokens", "Which vokens are learned, their controls, and how rows are packed into blocks."
+)
 
 
 def _losses() -> tuple[str, ...]:
@@ -110,25 +116,31 @@ def lm(
             show_default="mlm=1, with vokens voken_cls=1",
         ),
     ] = None,
-    vokens: VokenFlags,
+    vokens: Annotated[VokenFlags, VOKENS],
     feats: Annotated[
         str | None,
         Value("X.npy", f"Features of the bank, for {' and '.join(objectives.names(feats=True))}."),
+        VOKENS,
     ] = None,
     valid: Valid = None,
     masking: Masking,
-    optimizer: LmOptimizer,
+    optimizer: Annotated[LmOptimizer, TRAINING],
     gradient_checkpointing: GradientCheckpointing = False,
-    compiled: Annotated[bool, Flag("--compile", help="Compile the encoder first.")] = False,
-    checkpoints: Checkpoints,
+    compiled: Annotated[
+        bool, Flag("--compile", help="Compile the encoder first."), TRAINING
+    ] = False,
+    checkpoints: Annotated[Checkpoints, TRAINING],
     keep_every: Annotated[
-        int | None, Count("Keep the encoder of every N-th step as RUN/step-N, a model like any.")
+        int | None,
+        Count("Keep the encoder of every N-th step as RUN/step-N, a model like any."),
+        TRAINING,
     ] = None,
     cache: Annotated[
         str | None,
         Value(
             "DIR", "Keep packed inputs in DIR, for other runs.", show_default="RUN.packed, removed"
         ),
+        TRAINING,
     ] = None,
     seed: Seed = 0,
     runtime: Runtime,
@@ -142,9 +154,6 @@ def lm(
     The run directory holds encoder/ (a BertForMaskedLM or RobertaForMaskedLM with its tokenizer, as
     transformers saves it), voken_lm.safetensors (the voken head), run.json and metrics.jsonl.
 
-    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it, and after one is lost any number of them resumes the run.
-
     Other systems are sub-commands: vg pretrain visualbert --help.
 
     Examples:
@@ -156,8 +165,6 @@ def lm(
         vg pretrain vokens.npy --encoder run --weight voken_cls=1 --dtype bfloat16 -o run.vokens
 
         vg pretrain visualbert captions.jsonl --regions regions.npy --encoder run -o run.visualbert
-
-        torchrun --nproc-per-node 4 -m vgtools pretrain vokens.npy --encoder run -o run.vokens
     """
     optimizer = settle(context, start, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, _losses())

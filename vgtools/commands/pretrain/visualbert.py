@@ -22,6 +22,7 @@ from vgtools.commands.options import (
     run_folder,
 )
 from vgtools.commands.pretrain.flags import (
+    TRAINING,
     GradientCheckpointing,
     Masking,
     Start,
@@ -101,9 +102,9 @@ def visualbert(
     seen: RegionFlags,
     valid: Valid = None,
     masking: Masking,
-    optimizer: VisualBertOptimizer,
+    optimizer: Annotated[VisualBertOptimizer, TRAINING],
     gradient_checkpointing: GradientCheckpointing = False,
-    checkpoints: Checkpoints,
+    checkpoints: Annotated[Checkpoints, TRAINING],
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
@@ -116,9 +117,6 @@ def visualbert(
 
     The run directory holds encoder/ (a VisualBertForPreTraining with its tokenizer, as transformers
     saves it), run.json and metrics.jsonl.
-
-    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it, and after one is lost any number of them resumes the run.
 
     Examples:
 

@@ -21,6 +21,7 @@ from vgtools.commands.options import (
     run_folder,
 )
 from vgtools.commands.pretrain.flags import (
+    TRAINING,
     GradientCheckpointing,
     Masking,
     StopEpoch,
@@ -128,14 +129,15 @@ def xdbert(
     ] = None,
     valid: Valid = None,
     masking: TextBlocks,
-    optimizer: XDBertOptimizer,
+    optimizer: Annotated[XDBertOptimizer, TRAINING],
     gradient_checkpointing: GradientCheckpointing = False,
-    checkpoints: Checkpoints,
+    checkpoints: Annotated[Checkpoints, TRAINING],
     cache: Annotated[
         str | None,
         Value(
             "DIR", "Keep packed inputs in DIR, for other runs.", show_default="RUN.packed, removed"
         ),
+        TRAINING,
     ] = None,
     seed: Seed = 0,
     runtime: Runtime,
@@ -151,9 +153,6 @@ def xdbert(
     an encoder is asked for), teacher/ (the tower), xdbert.safetensors (layers and heads), run.json
     and metrics.jsonl. vg finetune --full learns on all of it. The fair baseline is vg pretrain lm
     with the same text, blocks and schedule.
-
-    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it, and after one is lost any number of them resumes the run.
 
     Examples:
 

@@ -12,6 +12,7 @@ import typer
 
 from vgtools.commands.options import (
     NOT_TEXT,
+    SHARDS,
     File,
     Limit,
     Runtime,
@@ -36,7 +37,7 @@ def retrieve(
         File("The image bank: index of vg build-index; of a matcher repeatable, rows in order."),
     ],
     search: Search,
-    target: TextTarget,
+    target: Annotated[TextTarget, SHARDS],
     runtime: Runtime,
     text: Annotated[
         list[str] | None,
@@ -50,8 +51,8 @@ def retrieve(
     "scores": [relevance, ...]}, best first. Rows are lines of the index's .ids file, counted from
     0; "image", "id", "split" and "target" of JSON rows are kept. A text that asks for nothing has
     empty lists. With -o FILE the same command resumes after a kill and ends byte-identical; several
-    texts are one, in their order. With -o X.jsonl/ the output is a folder of shards; see vg
-    vokenize.
+    texts are one, in their order. With -o X.jsonl/ the output is a folder of shards: see
+    --help shards.
 
     What is done follows from the index. Of a matcher: the images nearest to the mean of the text's
     tokens in the shared space (a matcher of sentences or a retriever: nearest to the sentence). Of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from vgtools.commands.options import DefaultGroup
+from vgtools.commands.topics import DefaultGroup
 from vgtools.commands.train_matcher.visual_awareness import visual_awareness
 from vgtools.commands.train_matcher.vokenization import vokenization
 

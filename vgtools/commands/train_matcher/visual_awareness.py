@@ -20,6 +20,7 @@ from vgtools.commands.options import (
     refuse_if,
     run_folder,
 )
+from vgtools.commands.topics import FIRST, Topic
 from vgtools.commands.train_matcher.flags import Validation, read_captions, refuse_processes
 from vgtools.systems.visual_awareness.recipe import DEFAULT, PAPER, RetrieverConfig
 
@@ -28,6 +29,27 @@ if TYPE_CHECKING:
 
 _PAPER_FROM = 8  # epochs before the backbone learns; published code of Engilberge et al. 2018
 _SECONDS = 60.0  # between checkpoints inside an epoch
+
+
+RECIPE = Topic(
+    "recipe",
+    "The retriever and its training: by default the recipe that measured best.",
+)
+BACKBONE = Topic(
+    "backbone",
+    """
+    An image network that learns with the retriever.
+
+    With --backbone the image network also learns, from random crops of the photos themselves, and
+    the run holds it as backbone/: vg extract-image-feats -b RUN/backbone --pooling none --picture N
+    makes the feature maps for the index.
+
+    Examples:
+
+        vg train-matcher visual-awareness captions.jsonl images.jsonl --preset paper \\
+          --words skip-thoughts/ --backbone resnet152.tv_in1k --valid-split val -o retriever.paper
+    """,
+)
 
 
 def _recipe_flag(name: str, what: str, **options: Any) -> Any:
@@ -91,13 +113,13 @@ class Recipe:
         _recipe_flag("text_from", "The text path learns after N epochs only", metavar="N", min=0),
     ] = RetrieverConfig.text_from
     epochs: Annotated[
-        int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1)
+        int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1), FIRST
     ] = DEFAULT["epochs"]
     batch_size: Annotated[
-        int, _recipe_flag("batch_size", "Captions per step", metavar="N", min=2)
+        int, _recipe_flag("batch_size", "Captions per step", metavar="N", min=2), FIRST
     ] = DEFAULT["batch_size"]
     lr: Annotated[
-        float, _recipe_flag("lr", "Highest learning rate of Adam", metavar="RATE", min=0)
+        float, _recipe_flag("lr", "Highest learning rate of Adam", metavar="RATE", min=0), FIRST
     ] = DEFAULT["lr"]
     schedule: Annotated[
         Literal["constant", "linear", "cosine", "halving"],
@@ -201,8 +223,8 @@ def visual_awareness(
         Literal["default", "paper"], Flag(help="The recipe that measured best, or the paper's.")
     ] = "default",
     validation: Validation,
-    recipe: Recipe,
-    pixels: Pixels,
+    recipe: Annotated[Recipe, RECIPE],
+    pixels: Annotated[Pixels, BACKBONE],
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
@@ -217,16 +239,13 @@ def visual_awareness(
     The run directory holds retriever.safetensors, the word vectors or the encoder, run.json and
     metrics.jsonl. vg build-index, vg retrieve and vg locate read it.
 
-    With --backbone the image network learns, too, from random crops of the photos themselves, and
-    the run holds it as backbone/: vg extract-image-feats -b RUN/backbone --pooling none --picture N
-    makes the feature maps for the index.
+    With --backbone the image network also learns: see --help backbone.
 
     Examples:
 
         vg train-matcher visual-awareness captions.jsonl grid.npy --valid-split dev -o retriever
 
-        vg train-matcher visual-awareness captions.jsonl images.jsonl --preset paper \\
-          --words skip-thoughts/ --backbone resnet152.tv_in1k --valid-split val -o retriever.paper
+        vg train-matcher visual-awareness captions.jsonl grid.npy --preset paper -o retriever.paper
     """
     settings = recipe.settings(context, preset)
     first = pixels.first_epoch(context, preset, settings["epochs"])

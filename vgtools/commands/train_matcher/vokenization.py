@@ -21,11 +21,18 @@ from vgtools.commands.options import (
     refuse_if,
     run_folder,
 )
+from vgtools.commands.topics import FIRST, Topic
 from vgtools.commands.train_matcher.flags import Validation, read_captions, refuse_processes
 from vgtools.systems.vokenization.recipe import PAPER, PRESETS, MatcherConfig
 
 _SECONDS = 60.0  # between checkpoints inside an epoch
 _WARMUP = 0.1  # share of the steps
+
+
+RECIPE = Topic(
+    "recipe",
+    "The matcher and its training: by default the recipe that measured best.",
+)
 
 
 def _recipe_flag(name: str, what: str, *spelling: str, **options: Any) -> Any:
@@ -120,13 +127,13 @@ class Recipe:
         ),
     ] = MatcherConfig.rarity
     epochs: Annotated[
-        int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1)
+        int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1), FIRST
     ] = 6
     batch_size: Annotated[
-        int, _recipe_flag("batch_size", "Captions per step", metavar="N", min=2)
+        int, _recipe_flag("batch_size", "Captions per step", metavar="N", min=2), FIRST
     ] = 384
     lr: Annotated[
-        float, _recipe_flag("lr", "Highest learning rate of Adam", metavar="RATE", min=0)
+        float, _recipe_flag("lr", "Highest learning rate of Adam", metavar="RATE", min=0), FIRST
     ] = 1.5e-3
     schedule: Annotated[
         Literal["constant", "linear", "cosine"],
@@ -177,7 +184,7 @@ def vokenization(
         Literal["token", "sentence"], Flag(help="sentence: [CLS] against the image (appendix A.4).")
     ] = "token",
     validation: Validation,
-    recipe: Recipe,
+    recipe: Annotated[Recipe, RECIPE],
     layers: Annotated[int, Count("Last layers of the encoder, concatenated (paper: 4).")] = 4,
     stop_words: Annotated[
         str | None, File("Words that are not content words, one per line; nltk: those of NLTK.")
