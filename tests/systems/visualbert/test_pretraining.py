@@ -208,7 +208,7 @@ def test_a_step_does_not_depend_on_its_cut(data: tuple[Captions, Regions]) -> No
         (
             [("image0", "a"), ("image0", "b")],
             True,
-            "captions of one image only; sip needs those of others",
+            "captions of one image only; sip needs captions of others",
         ),
         ([], True, "holds no caption"),
     ],

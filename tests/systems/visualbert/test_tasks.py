@@ -414,9 +414,9 @@ def test_regions_that_are_not_the_objects_are_refused(
         return capfd.readouterr().err
 
     text = said({name: ["person", "dog", "grid", "grid"] for name in pictures})
-    assert "x.npy begin with person, dog, grid, its objects are person, person, dog" in text
+    assert "x.npy start with person, dog, grid, its objects are person, person, dog" in text
     assert "train.jsonl:1" in text
-    assert "begin with none with a name" in said(None)
+    assert "start with none with a name" in said(None)
     assert "sees the regions that its texts name" in said(None, "--boxes", 3)
     pictures.pop("lsmdc_3015_TINY/val-2@0.jpg")
     text = said({name: [*OBJECTS, "grid"] for name in pictures})

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _WINDOW = 4096  # captions tokenised at a time
 
-# What a caption is about: an image, or a pair of them (NLVR2).
+# The subject of a caption: an image, or a pair of images (NLVR2).
 Scene = tuple[str, ...]
 
 
@@ -37,12 +37,12 @@ Scene = tuple[str, ...]
 class Captions:
     """The captions of a run, tokenised once."""
 
-    name: str  # of the file or files, for messages
-    images: list[Scene]  # N, in the order in which they first come
+    name: str  # name of the file or files, for messages
+    images: list[Scene]  # N, in the order in which they first appear
     image: Array  # (C,) int32, the image (or pair) of each caption
     ids: Array  # int32 tokens of all captions; caption c owns ids[starts[c] : starts[c + 1]]
     starts: Array  # (C + 1,) int64
-    order: Array  # (C,) captions by image; those of image i are order[first[i] : first[i + 1]]
+    order: Array  # (C,) captions by image; image i has order[first[i] : first[i + 1]]
     first: Array  # (N + 1,) int64
 
     def __len__(self) -> int:
@@ -66,14 +66,14 @@ def read_captions(
 ) -> Captions:
     """Read caption files {"image", "text"} and check that each image has regions.
 
-    A text about two images has their list, "images". Without folder and suffix an image is found,
-    too.
+    A text about two images has their list, "images". An image is also found without folder and
+    suffix.
 
     Args:
         paths: jsonl, `.gz`, `.zst` or `-`.
         regions: where the images' regions are; None where no image is looked at.
         pairs: captions come in pairs: each image needs two, and there must be two images.
-        train: they are learned from.
+        train: the captions are learned from.
 
     Raises:
         DataError: a row without them, a row to learn from of a split to evaluate on, an image
@@ -85,7 +85,7 @@ def read_captions(
     sizes = list[Array]()
     images = dict[Scene, int]()
     owner = list[int]()
-    lines = list[tuple[str, int]]()  # where each image comes first
+    lines = list[tuple[str, int]]()  # where each image appears first
     for path in paths:
         rows = read_jsonl(path, {"text": str})
         while window := list(islice(rows, _WINDOW)):
@@ -114,7 +114,7 @@ def read_captions(
         why += ": leave it out, or train without sip (--weight mlm=1)"
         raise DataError(why, *lines[lone])
     if pairs and len(images) < 2:
-        why = "has captions of one image only; sip needs those of others"
+        why = "has captions of one image only; sip needs captions of others"
         raise DataError(f"{why}: train without it (--weight mlm=1)", name)
     starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
     order = np.argsort(image, kind="stable")
@@ -138,7 +138,7 @@ def _scene(row: dict[str, Any], path: str, line: int) -> Scene:
 
 
 def check_backbone(ref: str, regions: Regions, path: str) -> None:
-    """Refuse regions of another backbone than those that a vg run learnt from."""
+    """Refuse regions of another backbone than the regions that a vg run learned from."""
     known = read_run(ref, "visualbert") if Path(ref, "run.json").exists() else {}
     if "backbone" in known:
         what = "region features of the backbone"
@@ -151,11 +151,11 @@ def stack_regions(sets: Sequence[Sequence[Array]], width: int) -> tuple[Array, A
     Padding has the segment -1.
 
     Args:
-        sets: of each example the (R, D) features of each of its images.
+        sets: for each example, the (R, D) features of each of its images.
         width: D.
 
-    Source: Li et al. 2020, appendix B.3: of two images each has its own segment, 0 and 1; a single
-        one has segment 1, as the published code's COCO.
+    Source: Li et al. 2020, appendix B.3: two images have the segments 0 and 1; a single image has
+        segment 1, as COCO's in the published code.
     """
     features = [np.concatenate(each) for each in sets]
     numbers = [np.arange(len(each)) if len(each) > 1 else np.ones(1, int) for each in sets]

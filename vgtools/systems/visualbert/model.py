@@ -40,21 +40,21 @@ from vgtools.training.loop import halves, on_device
 
 @dataclass(frozen=True)
 class VisualBertConfig:
-    """What is added to the text encoder; stored in `run.json`."""
+    """The settings of the parts added to the text encoder; stored in `run.json`."""
 
     regions_width: int  # D, width of the region features
     # The text encoder sees no region; one new layer joins the two at its end (appendix B, "w/o
     # Early Fusion").
     late_fusion: bool = False
-    # What a region gets of the positions of its words: their `sum` (the paper) or `mean` (the
-    # published code).
+    # How the positions of its words are added to a region: their `sum` (the paper) or their `mean`
+    # (the published code).
     alignment: str = "sum"
 
 
 class Batch(NamedTuple):
     """Captions to learn from.
 
-    The losses are sums over what is here, divided by the counts, which are those of a whole step.
+    The losses are sums over this batch, divided by the counts of a whole step.
     """
 
     ids: Tensor  # (B, T) int64, masked
@@ -78,9 +78,9 @@ class VisualBert(nn.Module):
     """A masked language model of BERT's shape whose layers also read regions.
 
     Args:
-        dtype: numbers that the products are computed with (autocast); weights stay float32.
+        dtype: type that the products are computed in (autocast); weights stay float32.
 
-    Source: Li et al. 2020, section A.2; the tables of regions start as those of the text, the
+    Source: Li et al. 2020, section A.2; the tables of regions start as copies of the text's, the
         pooler and the head of `sip` are new, as in the published code.
     """
 
@@ -132,7 +132,7 @@ class VisualBert(nn.Module):
 
         Source: section A.2: "set to the sum of the position embeddings corresponding to the aligned
             words".
-        Deviation: `VisualBertConfig.alignment` "mean" is what the published code does.
+        Deviation: `VisualBertConfig.alignment` "mean" is the method of the published code.
         """
         places = torch.zeros(regions.shape[:2], dtype=torch.int64, device=regions.device)
         if segments is None:
@@ -140,6 +140,7 @@ class VisualBert(nn.Module):
         embedded: Tensor = self.project(regions) + self.position(places) + self.segment(segments)
         if alignment is None:
             return embedded
+        # A table cannot be indexed by -1: padding reads position 0, and the mask makes it count 0.
         known = (alignment >= 0).unsqueeze(-1)  # (B, R, A, 1)
         words: Tensor = (self._text.position_embeddings(alignment.clamp(min=0)) * known).sum(2)
         if self.config.alignment == "mean":
@@ -167,11 +168,12 @@ class VisualBert(nn.Module):
             region_mask: (B, R) bool.
             segments: see `embed_regions`.
             alignment: see `embed_regions`.
-            weights: compute the attention weights, by the plain formula in place of the fused one.
+            weights: compute the attention weights, by the plain formula instead of the fused
+                kernel.
 
         Yields:
             (B, T + R, H) and (B, H, T + R, T + R) or None; text first. With late fusion all layers
-            but the last are of the text alone: (B, T, H) and (B, H, T, T).
+            but the last see the text alone: (B, T, H) and (B, H, T, T).
         """
         text = self._text
         places = torch.arange(ids.shape[1], device=ids.device)
@@ -183,7 +185,8 @@ class VisualBert(nn.Module):
         both = torch.cat([words, visual.to(words.dtype)], 1)  # (B, T + R, H)
         both = text.dropout(text.LayerNorm(both))
         mask = torch.cat([text_mask, region_mask], 1)[:, None, None]  # (B, 1, 1, T + R)
-        count = both.shape[1] if self.joint is None else ids.shape[1]  # what the text's layers see
+        # positions that the text's layers see
+        count = both.shape[1] if self.joint is None else ids.shape[1]
         states = both[:, :count]
         for layer in self.lm.bert.encoder.layer:
             states, attention = self._layer(layer, states, mask[..., :count], weights)
@@ -195,6 +198,7 @@ class VisualBert(nn.Module):
         self, layer: Any, states: Tensor, mask: Tensor, weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         if self.checkpointing and self.training:
+            # The layer is computed again in the backward pass, which saves its activations.
             outputs: tuple[Tensor, Tensor | None] = checkpoint(
                 run_layer, layer, states, mask, weights, use_reentrant=False
             )
@@ -220,13 +224,13 @@ class VisualBert(nn.Module):
         )
 
     def pool(self, states: Tensor) -> Tensor:
-        """Return (B, H) of the first token, as BERT's pooler does."""
+        """Return the pooled first token, (B, H), as BERT's pooler does."""
         return torch.tanh(self.pooler(states[:, 0]))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the losses of a batch by name, unweighted.
 
-        `Batch` has what they are divided by. Regions are never masked and never predicted.
+        `Batch` has their divisors. Regions are never masked and never predicted.
 
         Source: section A.3; `mlm` is objective 1.
         """
@@ -246,7 +250,7 @@ class VisualBert(nn.Module):
 
 
 def _copy(table: nn.Embedding) -> nn.Embedding:
-    """Return a table of its own that starts as another one."""
+    """Return a table of its own that starts as a copy of another."""
     copy: nn.Embedding = nn.Embedding.from_pretrained(table.weight.detach().clone(), freeze=False)
     return copy
 
@@ -269,6 +273,7 @@ def run_layer(
     )  # (B, heads, S, H / heads)
     dropout = attention.dropout.p if layer.training else 0.0
     shares = None
+    # The fused kernel is faster and needs no (S, S) matrix, but does not return the weights.
     if weights:
         scores = (query @ key.transpose(-1, -2)) / math.sqrt(query.shape[-1])
         shares = scores.masked_fill(~mask, -math.inf).softmax(-1)
@@ -301,8 +306,8 @@ def halve(batch: Batch) -> tuple[Batch, ...]:
     return halves(batch, {"masked": "tokens"})
 
 
-# Our names -> those of transformers' VisualBertForPreTraining. The output layer of `mlm` is tied to
-# the word embeddings.
+# Our names -> the names in transformers' VisualBertForPreTraining. The output layer of `mlm` is
+# tied to the word embeddings.
 _NAMES = {
     "lm.bert.embeddings.": "visual_bert.embeddings.",
     "lm.bert.encoder.": "visual_bert.encoder.",
@@ -342,6 +347,7 @@ def to_transformers(model: VisualBert) -> Any:
     state = model.state_dict().items()
     tensors = {named_for_transformers(name): tensor.detach().cpu() for name, tensor in state}
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(tied)}
+    # Transformers ties the decoder to the word embeddings itself, so its weights may be missing.
     missing, unexpected = theirs.load_state_dict(kept, strict=False)
     assert not unexpected, unexpected
     assert all(name.startswith(tied) for name in missing), missing
@@ -366,7 +372,7 @@ def _from_checkpoint(ref: str, alignment: str, offline: bool) -> tuple[VisualBer
         f"visual_bert.{name}" if bare and not name.startswith("cls.") else name: tensor
         for name, tensor in tensors.items()
     }
-    new = ("cls.", "visual_bert.pooler.")  # what a checkpoint without heads lacks is new
+    new = ("cls.", "visual_bert.pooler.")  # weights that a checkpoint without heads lacks are new
     names = {
         ours: named_for_transformers(ours)
         for ours in model.state_dict()
@@ -381,7 +387,7 @@ def _from_checkpoint(ref: str, alignment: str, offline: bool) -> tuple[VisualBer
         raise DataError(why, folder)
     if wrong:
         shape = tuple(known[wrong[0]].shape)
-        raise DataError(f"{wrong[0]} has the shape {shape}, not that of its config.json", folder)
+        raise DataError(f"{wrong[0]} has the shape {shape}, unlike its config.json", folder)
     model.load_state_dict(state, strict=False)
     return model, load_tokenizer(ref, offline=offline)
 
@@ -394,7 +400,7 @@ def load_visualbert(
     Args:
         ref: hub name, directory, vg run or `builtin:NAME`, of a BERT or of transformers'
             VisualBERT.
-        config: of what is added; a VisualBERT has to have the same.
+        config: settings of the added parts; a VisualBERT has to have the same.
 
     Returns:
         The model, and the encoder that it is made of (for its tokenizer, special tokens and
@@ -419,13 +425,13 @@ def load_visualbert(
 def make_visualbert(
     text: Encoder, config: VisualBertConfig, dtype: torch.dtype = torch.float32
 ) -> VisualBert:
-    """Return a VisualBERT made of a BERT; what is added is drawn from torch's random state."""
+    """Return a VisualBERT made of a BERT; the added parts are drawn from torch's random state."""
     return VisualBert(text.model, config, dtype)
 
 
 @dataclass(frozen=True)
 class VisualBertAttention(JointEncoder):
-    """A VisualBERT whose attention can be read: what `vg probe-attention` asks of a joint model."""
+    """A VisualBERT whose attention can be read, as `vg probe-attention` needs a joint model."""
 
     model: VisualBert
 
@@ -443,7 +449,7 @@ class VisualBertAttention(JointEncoder):
     def attentions(
         self, ids: Tensor, text_mask: Tensor, regions: Tensor, region_mask: Tensor
     ) -> Iterator[Tensor]:
-        """Yield (B, H, T + R, T + R) of each layer, text first.
+        """Yield the weights of each layer, (B, H, T + R, T + R), text first.
 
         It is 0 between text and regions where a layer sees no region.
         """

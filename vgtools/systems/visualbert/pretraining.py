@@ -1,8 +1,8 @@
 """Captions and the regions of their images become batches for VisualBERT.
 
-An example is a caption; with `sip` a second one follows it. Which one, what is masked and in which
-order the examples come are pure functions of (seed, epoch, number of the caption), so that a
-resumed run sees what the unbroken one saw.
+An example is a caption; with `sip` a second caption follows it. The second caption, the masks and
+the order of the examples are pure functions of (seed, epoch, number of the caption), so that a
+resumed run sees the same examples as an unbroken run.
 
 Axes: B batch, T tokens, R regions, D region feature.
 """
@@ -49,7 +49,7 @@ from vgtools.training.loop import Batches
 from vgtools.training.session import Job, mean_losses
 from vgtools.training.steps import Plan, plan_for, step_batches
 
-# What a random generator is for, the first of its seeds; 0 is the order of captions, 3
+# The purpose of a random generator, as the first of its seeds; 0 is the order of captions, 3
 # `region_start`.
 _MASK = 1
 _FIXED = 2
@@ -61,9 +61,9 @@ class Recipe(Masking):
 
     pairs: bool = True  # a second caption follows, right with p = 0.5
     longest: int = (
-        128  # with special tokens; what is longer loses its end, the longer caption first
+        128  # with special tokens; longer examples lose their end, the longer caption first
     )
-    seed: int = 0  # of order, masks and pairs
+    seed: int = 0  # decides order, masks and pairs
     rate: float = 0.15  # share of the tokens that are masked
 
 
@@ -85,10 +85,10 @@ def recipe_for(text: Encoder, **settings: Any) -> Recipe:
 
 
 def partner(captions: Captions, number: int, rng: np.random.Generator) -> tuple[int, bool]:
-    """Return the caption that follows another one, and whether it is one of the same image.
+    """Return the caption that follows another, and whether both have the same image.
 
-    With p = 0.5 it is. Of the same image it is another caption, each as likely; of other images any
-    caption.
+    With p = 0.5 they do. The caption is drawn evenly, from the other captions of the same image or
+    from all captions of other images.
 
     Source: Li et al. 2020, section A.3.
     """
@@ -97,6 +97,8 @@ def partner(captions: Captions, number: int, rng: np.random.Generator) -> tuple[
     if rng.random() < 0.5:
         others = mine[mine != number]
         return int(others[rng.integers(len(others))]), True
+    # The image's own captions are a run of `order`; skipping it gives every other caption the same
+    # probability with a single draw.
     place = int(rng.integers(len(captions) - len(mine)))  # among the captions of all other images
     return int(captions.order[place if place < captions.first[image] else place + len(mine)]), False
 
@@ -106,14 +108,14 @@ class _Example(NamedTuple):
 
     read: list[int]  # masked, special tokens included
     types: list[int]
-    chosen: list[bool]  # to be predicted
+    chosen: list[bool]  # tokens to be predicted
     words: Array  # the tokens at those places
     scene: Scene
     right: bool  # the second caption is one of the image's
 
 
 def _example(captions: Captions, number: int, recipe: Recipe, epoch: int | None) -> _Example:
-    """Return the example that begins with a caption; see `collate`."""
+    """Return the example that starts with a caption; see `collate`."""
     seeds = [_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number]
     rng = np.random.default_rng(seeds)
     texts = [captions.of(number)]
@@ -151,18 +153,18 @@ def collate(
     """Build the batches of one step.
 
     Args:
-        regions: of their images; None gives no region at all ("w/o Grounded Pre-training", appendix
-            C).
+        regions: regions of their images; None gives no region at all ("w/o Grounded Pre-training",
+            appendix C).
         numbers: (B,) captions of the step.
-        epoch: decides masks and pairs; None are the fixed ones of evaluation, the same whatever the
-            seed.
+        epoch: decides masks and pairs; None gives the fixed draws of evaluation, the same whatever
+            the seed.
         parts: batches to cut the step into; at most B.
 
     Returns:
         The batches, whose losses add up to `parts` times the mean over the step.
     """
     examples = [_example(captions, number, recipe, epoch) for number in numbers.tolist()]
-    if parts > 1:  # texts of like length share a batch: less padding
+    if parts > 1:  # Texts of similar length share a batch, which needs less padding.
         examples.sort(key=lambda e: len(e.read))
     token_count = max(1, sum(len(e.words) for e in examples)) / parts
     batches = list[Batch]()
@@ -246,32 +248,33 @@ class Pretraining:
     """One pretraining of a VisualBERT on captions and the regions of their images.
 
     Raises:
-        DataError: the regions come from another backbone than those the model was trained on, or
-            as `read_captions` and `load_visualbert`.
+        DataError: the regions come from another backbone than the model's training regions, or as
+            `read_captions` and `load_visualbert`.
     """
 
     kind = "visualbert"
 
-    text: Encoder | None  # to start from; None if `ref` is a VisualBERT
+    text: Encoder | None  # encoder to start from; None if `ref` is a VisualBERT
     inputs: Sequence[str]  # files of captions to train on
     valid: Sequence[str]  # files of captions to evaluate on
-    regions: str  # X.npy, of the images of all of them
+    regions: str  # X.npy with regions of the images of all captions
     _: KW_ONLY
-    weights: Mapping[str, float]  # of the losses
+    weights: Mapping[str, float]  # weights of the losses
     ref: str | None
-    shape: str | None  # what the encoder was made of, if it is new
+    shape: str | None  # shape that the encoder was made from, if it is new
     region_start: str  # `drawn` at random, or near the `words` that regions show
     text_only: bool  # show no region
     late_fusion: bool
     boxes: int | None  # regions of an image that are seen; None: all
-    dtype: str  # of the matrix products
-    gradient_checkpointing: bool  # less memory, more time
+    dtype: str  # type of the matrix products
+    gradient_checkpointing: bool  # use less memory and more time
     offline: bool
     quiet: bool
 
     def __post_init__(self) -> None:
         self._regions = open_regions(self.regions, self.boxes)
-        # Before a caption is read: what changes later is not what these hashes name.
+        # The files are hashed before a caption is read: a file that changes while it is read then
+        # does not match its hash.
         self.files = Inputs([*self.inputs, *self.valid, self.regions])
         self._backbone = backbone_of(self._regions)
         text = self.text
@@ -295,7 +298,9 @@ class Pretraining:
             self._held = read_captions(self.valid, text.tokenizer, shown, pairs)
 
     def config(self) -> dict[str, Any]:
-        """Return what decides the weights, beside the flags that every system has."""
+        """Return the settings that decide the weights, in addition to the flags that every system
+        has.
+        """
         return {
             "start": self.shape or fingerprint(self._model),
             "tokenizer": tokenizer_fingerprint(self._text.tokenizer),

@@ -3,13 +3,13 @@
 VisualBERT draws the projection of its regions at random, and finds out in 10 epochs of COCO which
 words they are. Where there is less data and time, `align` gives it a start: the projection alone
 learns to bring a region near the input embeddings of the words of its captions. Which box shows
-which word is not given: a word of a photo chooses among all its regions, and what it finds there
-has to be nearer than what it finds in photos whose captions do not have it.
+which word is not given: a word of a photo chooses among all its regions, and the regions that it
+finds there have to be nearer than those in photos whose captions do not have it.
 
-Small runs have a second obstacle. The published code starts the positions of regions as those of
-the text, and all regions have position 0, which a BERT knows as that of [CLS]; its embedding can be
-twice as long as a word's. Every region then looks like [CLS], to which heads without anything to
-say attend. `align` gives regions the mean of the other positions.
+Small runs have a second obstacle. The published code starts the positions of regions as copies of
+the text's, and all regions have position 0, which a BERT knows as the position of [CLS]; its
+embedding can be twice as long as a word's. Every region then looks like [CLS], to which idle heads
+attend. `align` gives regions the mean of the other positions.
 
 Axes: I images of a step, W words, R regions of an image, D region feature, H hidden.
 """
@@ -30,21 +30,21 @@ from vgtools.systems.visualbert.captions import Captions, regions_of
 from vgtools.systems.visualbert.model import VisualBert
 from vgtools.training import processes
 
-STEPS = 150  # of Adam
-IMAGES = 256  # per step
-RATE = 1e-3  # falls to 0
+STEPS = 150  # steps of Adam
+IMAGES = 256  # images per step
+RATE = 1e-3  # first learning rate, which falls to 0
 
 SHARPNESS = 10.0
 TEMPERATURE = 0.1
 
-_SAMPLE = 1024  # images that the mean of all features is taken of
-_SEED = 3  # the first of the generator's seeds; 0 to 2 are those of the batches
+_SAMPLE = 1024  # images whose features give the mean of all features
+_SEED = 3  # the first of the generator's seeds; batches use 0 to 2
 
 
 def word_weights(captions: Captions, vocabulary: int) -> Array:
     """Return log(N / images whose captions have the word), (V,) float32.
 
-    It is 0 for a word of all images and for one of none.
+    It is 0 for a word that all images have and for a word that none has.
     """
     total = len(captions.images)
     counts = np.zeros(vocabulary, np.int64)
@@ -66,14 +66,14 @@ def alignment_loss(
 
     A word looks at the regions r of an image i by the cosines c_r and finds s_i = Σ_r
     softmax_r(SHARPNESS c_r) c_r there. Its loss is -log of the share of exp(s_i / TEMPERATURE) in
-    those of image i and of all images that do not have the word.
+    the sum over image i and all images that do not have the word.
 
     Args:
         words: (W, H), centred.
         regions: (I, R, H), centred.
-        mask: (I, R) bool, False at padding; each image has one at least.
+        mask: (I, R) bool, False at padding; each image has at least one region.
         has: (W, I) bool, whether an image's captions have the word.
-        weights: (W,) of the words, not negative.
+        weights: (W,) weights of the words, not negative.
 
     Returns:
         Scalar, the weighted mean over the pairs of `has`.
@@ -99,7 +99,7 @@ def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) ->
     text's positions but the first.
 
     Args:
-        model: just made; on any device.
+        model: a model that was just made; on any device.
 
     Yields:
         The loss of each of `STEPS` steps. The model is changed when they end.
@@ -151,6 +151,9 @@ def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) ->
         optimiser.step()
         yield float(loss.detach())
     with torch.no_grad():
+        # The loss uses cosines only, so the length of the projected regions is arbitrary: it is set
+        # to the words' mean length, and the standardisation of the features moves into weight and
+        # bias.
         matrix = matrix / spread
         projected = (torch.from_numpy(rows).to(device) - mean) @ matrix.T
         words = table[weights > 0] - centre
@@ -159,7 +162,7 @@ def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) ->
         model.project.weight.copy_(matrix)
         model.project.bias.copy_(centre - matrix @ mean)
         model.position.weight[0] = model.lm.bert.embeddings.position_embeddings.weight[1:].mean(0)
-    # Processes round in their own ways.
+    # Processes may round differently, and all of them have to start from the same weights.
     processes.average([model.project.weight.data, model.project.bias.data])
 
 

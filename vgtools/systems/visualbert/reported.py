@@ -7,8 +7,8 @@ from typing import Any
 Record = dict[str, Any]
 
 # Tables of scores: the task and the metric of each column, the task's first where none is named.
-# Table 1 repeats the tests of Tables 3 to 6; VQA's are those of test-dev. Its caption says Test-P
-# for NLVR2, but the numbers are Table 5's of Test-U.
+# Table 1 repeats the tests of Tables 3 to 6; VQA's are of test-dev. Its caption says Test-P for
+# NLVR2, but the numbers are Table 5's of Test-U.
 _COLUMNS: dict[int, tuple[tuple[str, str], ...]] = {
     1: (
         ("vqa", "accuracy"),
@@ -32,7 +32,7 @@ _NO_FUSION = "VisualBERT w/o Early Fusion"
 _NO_COCO = "VisualBERT w/o COCO Pre-training"
 
 # Model and split -> a value per column, as far as the paper prints one. The rows of numbers of
-# regions are footnote 4, that of a fixed ResNet-50 is footnote 3.
+# regions are footnote 4, the row of a fixed ResNet-50 is footnote 3.
 # fmt: off
 _SCORES: dict[int, dict[tuple[str, str], tuple[float | None, ...]]] = {
     1: {
@@ -101,8 +101,8 @@ _SCORES: dict[int, dict[tuple[str, str], tuple[float | None, ...]]] = {
     },
 }
 
-# Table 2: the best active head of each relation; section 3.1, beside Figure 3: that of entities,
-# which the paper does not name.
+# Table 2: the best active head of each relation; section 3.1, next to Figure 3: the best head of
+# entities, which the paper does not name.
 _HEADS: dict[str, tuple[float, float, str | None]] = {
     "det": (19.59, 54.01, "10-1"),
     "pobj": (17.34, 32.82, "11-11"),
@@ -142,7 +142,8 @@ def scores(table: int) -> list[Record]:
 
 
 def heads() -> list[Record]:
-    """Return what heads ground as `vg probe-attention` has it, in per cent, marked as reported.
+    """Return the accuracy of heads in the form of `vg probe-attention`, in percent, marked as
+    reported.
 
     Returns:
         The best head of entities, then the relations of Table 2: `baseline` is the most confident

@@ -1,7 +1,7 @@
 """VisualBERT learns a downstream task: its heads, its batches, and the model transformers opens.
 
-The text comes from `vgtools.tasks.kinds`, the seeds and the run from `vgtools.tasks.finetune`; here
-is what pictures add.
+The text comes from `vgtools.tasks.kinds`, the seeds and the run from `vgtools.tasks.finetune`; this
+module adds the pictures.
 
 Axes: B units per batch, T tokens, R regions, D region feature, H hidden, C classes, P phrases.
 
@@ -77,13 +77,13 @@ ADAPTATIONS = {
 
 @dataclass(frozen=True)
 class RegionInput:
-    """What a task with pictures needs beside its files."""
+    """The inputs of a task with pictures in addition to its files."""
 
-    regions: Regions  # of all pictures
-    answers: tuple[str, ...] = ()  # VQA: those that can be predicted
+    regions: Regions  # regions of all pictures
+    answers: tuple[str, ...] = ()  # VQA: answers that can be predicted
 
     def config(self) -> dict[str, Any]:
-        """Return what of it decides the weights."""
+        """Return the inputs that decide the weights."""
         config = {"regions": self.regions.manifest["files"], "boxes": self.regions.most}
         if self.answers:
             config["answers"] = hashlib.sha256("\n".join(self.answers).encode()).hexdigest()
@@ -93,10 +93,11 @@ class RegionInput:
 def open_regions_of(
     ref: str, path: str, boxes: int | None = None, answers: tuple[str, ...] = ()
 ) -> RegionInput:
-    """Open the regions of a task, and check that they are of the kind the encoder learnt from.
+    """Open the regions of a task, and check that they are of the kind that the encoder learned
+    from.
 
     Raises:
-        DataError: as `open_regions`, or their backbone is not that of the run's pretraining.
+        DataError: as `open_regions`, or their backbone differs from the run's pretraining.
     """
     regions = open_regions(path, boxes)
     if Path(ref, "run.json").exists() and is_visualbert(ref):
@@ -120,14 +121,14 @@ class VisualInputs(InputsWithImages):
 
     @property
     def unlearnable(self) -> int:
-        """Examples that nothing can be learnt from."""
+        """The number of examples that nothing can be learned from."""
         return sum(not target for target in self.targets or ())
 
     def report(self, max_length: int) -> Iterator[str]:
         """Yield the lines for the user about examples that are not read in full."""
         yield from self.text.report(max_length)
         if self.unlearnable:
-            why = "have no answer among those that can be predicted; they are not learnt from"
+            why = "have no answer among those that can be predicted; they are not learned from"
             yield f"{self.unlearnable} questions {why}"
 
 
@@ -174,7 +175,7 @@ def _objects(
     They are followed by the regions that are not objects of the picture: the whole of it.
 
     Raises:
-        DataError: the regions of a picture do not begin with its objects.
+        DataError: the regions of a picture do not start with its objects.
 
     Source: Li et al. 2020, released code.
     """
@@ -189,7 +190,7 @@ def _objects(
         labels, total = known[image]
         if labels != example.objects:
             have = ", ".join(labels) or "none with a name"
-            why = f"the regions of {image!r:.80} in {region_input.regions.path} begin with {have}"
+            why = f"the regions of {image!r:.80} in {region_input.regions.path} start with {have}"
             why += f", its objects are {', '.join(example.objects)}"
             why += "; extract all boxes of vg prepare vcr, and those first"
             raise DataError(why, path, example.line)
@@ -198,9 +199,9 @@ def _objects(
 
 
 def _links(part: Split, encoder: Encoder, text: Inputs, seen: list[Array]) -> Array:
-    """Return which word names which region, (W, 3) as `VisualInputs` says.
+    """Return which word names which region, (W, 3) in the form of `VisualInputs.links`.
 
-    Words that are cut off name none.
+    Words that are cut off name no region.
 
     Source: Li et al. 2020, appendix B.2, and its released code: the first sub-word of each such
         word.
@@ -225,9 +226,9 @@ def _links(part: Split, encoder: Encoder, text: Inputs, seen: list[Array]) -> Ar
 
 
 def _named(spans: Array, links: Sequence[Link], begin: int, end: int) -> list[tuple[int, int]]:
-    """Return (region, token) of the words that name one.
+    """Return (region, token) of the words that name a region.
 
-    The text's tokens begin at `begin`; those from `end` are cut off.
+    The text's tokens start at `begin`; tokens from `end` on are cut off.
     """
     named = list[tuple[int, int]]()
     for first, last, region in links:
@@ -257,7 +258,7 @@ def _gold_boxes(
 
 
 def _scale(example: VisualExample, seen: RegionSet) -> Array:
-    """Return what takes boxes of the data set to the pixels of the regions' picture, (4,)."""
+    """Return the factors from boxes of the data set to pixels of the regions' picture, (4,)."""
     width, height = example.size or (seen.width, seen.height)
     return np.array([seen.width / width, seen.height / height] * 2)
 
@@ -280,7 +281,7 @@ class Batch(NamedTuple):
     mask: Tensor  # likewise, bool, False at padding
     regions: Tensor  # (B, R, D) float32
     region_mask: Tensor  # (B, R) bool
-    segments: Tensor  # (B, R) int64, which of its pictures a region is of
+    segments: Tensor  # (B, R) int64, the number of the picture that a region belongs to
     labels: Tensor | None  # (B,) int64 classes; VQA: (B, C) scores; grounding: (B, P, R) shares
     places: Tensor | None  # (B, P) int64 grounding: the tokens of the phrases, -1 for none
     alignment: Tensor | None  # (B, C, R, A) int64 VCR: tokens that name each region, -1 for none
@@ -298,7 +299,7 @@ def collate(
 ) -> Batch:
     """Build a batch, padded to its own longest sequence and its own most regions.
 
-    `part` and `parts` are those of `vgtools.tasks.finetune.collate`.
+    For `part` and `parts` see `vgtools.tasks.finetune.collate`.
 
     Source: Li et al. 2020, appendix B.3, as `stack_regions`.
     """
@@ -362,7 +363,8 @@ def _alignment(inputs: VisualInputs, links: Array, units: Array, most: int) -> A
         first, last = np.searchsorted(links[:, 0], (unit * each, (unit + 1) * each))
         for sequence, region, token in links[first:last].tolist():
             named[(row * each + sequence - unit * each) * most + region].append(token)
-    array = padded([*named, [-1]], -1, np.int64)[:-1]  # A is 1 at least
+    # The added row makes A at least 1, also where no word names a region.
+    array = padded([*named, [-1]], -1, np.int64)[:-1]
     return array.reshape(len(units), each, most, -1)
 
 
@@ -379,7 +381,7 @@ class PhraseAttention(nn.Module):
     """One more block of attention, from phrases to regions; its heads' weights are averaged.
 
     Args:
-        heads: of the block, as many as BERT has.
+        heads: heads of the block, as many as BERT has.
 
     Source: Li et al. 2020, appendix B.4.
     Deviation: the published code has one head of 64 dimensions, the paper an average of heads.
@@ -405,6 +407,7 @@ class PhraseAttention(nn.Module):
         query = self._split(self.query(text[rows, places.clamp(min=0)]))  # (B, heads, P, d)
         key = self._split(self.key(regions))  # (B, heads, R, d)
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, heads, P, R)
+        # A finite number: with -inf the loss, shares of 0 times logarithms, would be NaN.
         scores = scores.masked_fill(~mask[:, None, None], -1e4).log_softmax(-1)
         average: Tensor = scores.logsumexp(1) - math.log(self.heads)
         return average
@@ -419,8 +422,8 @@ class VisualTuner(nn.Module):
     """A VisualBERT under the head of a task, and its loss.
 
     Args:
-        model: loses its heads of pretraining.
-        dtype: of matrix products (autocast); weights stay float32.
+        model: the network; it loses its heads of pretraining.
+        dtype: type of matrix products (autocast); weights stay float32.
 
     Source: Li et al. 2020, appendix B; the head is a linear layer over the pooled first token,
         VQA's over the [MASK] after the question, as in the published code.
@@ -434,6 +437,7 @@ class VisualTuner(nn.Module):
         self.dtype = dtype
         self.pad = int(config.pad_token_id or 0)
         self.segments = True
+        # No task reads the heads of pretraining, and transformers' classes have no place for them.
         model.lm.cls = nn.Identity()
         model.match = nn.Identity()  # type: ignore[assignment]
         self.model = model
@@ -468,7 +472,7 @@ class VisualTuner(nn.Module):
             return logits
 
     def _choose(self, batch: Batch, alignment: Tensor) -> Tensor:
-        """Return (B, C) logits of choices, each of which is a sequence beside the same regions."""
+        """Return (B, C) logits of choices, each of which is a sequence with the same regions."""
         each = batch.ids.shape[1]
         text = (x.flatten(0, 1) for x in (batch.ids, batch.types, batch.mask))
         regions = (batch.regions, batch.region_mask, batch.segments)
@@ -582,7 +586,7 @@ def learner(
     *,
     offline: bool = False,
 ) -> Learner:
-    """Return what learns a task with pictures: a VisualBERT."""
+    """Return the learner of a task with pictures: a VisualBERT."""
 
     dtype = pick_dtype(settings["dtype"])
     size = 4 * settings["batch_size"]
@@ -602,7 +606,7 @@ def learner(
 
 
 def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
-    """Write a network that learnt a task, as transformers opens it."""
+    """Write a network that learned a task, as transformers opens it."""
     network = to_task_network(tuner)
     trained = dataclasses.replace(encoder, model=network, fingerprint=fingerprint(tuner))
     save_pretrained(folder, trained)
@@ -614,7 +618,7 @@ def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
 
 
 def to_task_network(tuner: VisualTuner) -> Any:
-    """Return a network that learnt a task as the class of transformers that `ADAPTATIONS` names.
+    """Return a network that learned a task as the class of transformers that `ADAPTATIONS` names.
 
     Phrase grounding leaves the VisualBERT alone.
 

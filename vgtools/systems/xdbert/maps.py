@@ -1,8 +1,8 @@
-"""What the two streams of a run look at in one another: table 9 as numbers, with intervals.
+"""The attention of the two streams of a run to one another: table 9 as numbers, with intervals.
 
 Each cross-modal layer has two attentions across: student on teacher, and teacher on student. Their
-rows are compared within a text: attention that says something about a token differs from row to
-row, attention to "common trivial words" does not.
+rows are compared within a text: attention that depends on the token differs from row to row,
+attention to "common trivial words" does not.
 
 Axes: A heads, T student tokens, U teacher tokens, Q rows and K columns of a map (T and U, or U and
 T), N texts.
@@ -30,7 +30,7 @@ from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.sequences import longest_first, special_tokens
 from vgtools.text.tokens import Tokens, content_mask, tokenize
 
-LONGEST = 128  # student tokens of a text, special ones included: those of GLUE (appendix B)
+LONGEST = 128  # student tokens of a text, special ones included, as for GLUE (appendix B)
 SHARES = ("marks", "punctuation", "stop_words", "same")
 MEASURES = ("entropy", "diversity", *SHARES)
 DIRECTIONS = ("student", "teacher")  # which stream looks
@@ -38,11 +38,11 @@ DIRECTIONS = ("student", "teacher")  # which stream looks
 
 @dataclass(frozen=True)
 class Side:
-    """What one stream reads of a text or a pair, marks included."""
+    """The tokens of a text or a pair that one stream reads, marks included."""
 
     ids: Array  # (n,) int64
-    part: Array  # (n,) int64, which text a token is of; -1: a mark such as [CLS] or START
-    spans: Array  # (n, 2) its characters
+    part: Array  # (n,) int64, the text of each token; -1: a mark such as [CLS] or START
+    spans: Array  # (n, 2) the characters of each token
     kinds: dict[str, Array]  # marks, punctuation, stop_words: (n,) bool
     blocks: tuple[Array, ...] = ()  # the teacher's ids, block by block
     second: int = 0  # the student's tokens before the second text
@@ -55,11 +55,11 @@ class Example:
     texts: tuple[str, ...]
     rows: list[str]  # the student's tokens
     columns: list[str]  # the teacher's
-    maps: list[Array]  # of each layer, (A, T, U)
+    maps: list[Array]  # the map of each layer, (A, T, U)
 
 
 def read_sequences(source: str) -> Iterator[tuple[str, ...]]:
-    """Yield texts and pairs of texts: of a file, or of `TASK=FILE`, an official file of a task.
+    """Yield texts and pairs of texts from a file, or from `TASK=FILE`, an official file of a task.
 
     Raises:
         DataError: as `read_texts` or `read_examples`.
@@ -87,7 +87,7 @@ def _join(
             text, start, end = piece
             places.append(np.arange(start, end) + tokens.starts[text])
             marks.append(np.zeros(end - start, np.int64))
-    at = np.concatenate(places)  # -1, the last of what follows, is a mark
+    at = np.concatenate(places)  # -1, the last entry of the tables below, is a mark
     own = at >= 0
     text_of = np.append(np.repeat(np.arange(len(texts)), np.diff(tokens.starts)), -1)
     letters = [
@@ -110,7 +110,7 @@ def _join(
 
 
 def read_student(texts: Sequence[str], encoder: Encoder, longest: int = LONGEST) -> Side:
-    """Return what the student reads; longer texts lose tokens as in fine-tuning."""
+    """Return the student's tokens; longer texts lose tokens as in fine-tuning."""
     tokens = tokenize(encoder.tokenizer, texts)
     special = special_tokens(encoder.tokenizer)
     marks = special.pair if len(texts) > 1 else special.single
@@ -129,7 +129,7 @@ def read_student(texts: Sequence[str], encoder: Encoder, longest: int = LONGEST)
 
 
 def read_teacher(texts: Sequence[str], teacher: Encoder, longest: int = LONGEST) -> Side:
-    """Return what the teacher reads: each text whole, in blocks of its own."""
+    """Return the teacher's tokens: each text whole, in blocks of its own."""
     tokens = tokenize(teacher.tokenizer, texts)
     most = most_blocks(longest)
     room = teacher.max_tokens
@@ -159,7 +159,7 @@ def same_characters(student: Side, teacher: Side) -> Array:
 
 
 def measure(weights: Array, shares: dict[str, Array]) -> dict[str, Array]:
-    """Return what the rows of a text's maps look at, per head.
+    """Return measures of the rows of a text's maps, per head.
 
     Args:
         weights: (A, Q, K); rows sum to 1.
@@ -205,7 +205,7 @@ class CrossProbe:
     texts: int = 0
     # (layer, direction) -> the measures of each text, (measures, A)
     _found: dict[tuple[int, str], list[Array]] = field(default_factory=dict)
-    # direction -> share of columns of each kind, of each text: what even attention would give
+    # direction -> share of columns of each kind, for each text: the result of even attention
     _even: dict[str, list[Array]] = field(default_factory=dict)
     examples: list[Example] = field(default_factory=list)
 
@@ -280,8 +280,8 @@ class CrossProbe:
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield a record per head, one per layer (the mean of its heads), and a summary, last.
 
-        `direction` says which stream looks. Each measure has the ends of its 95 % interval over
-        texts; `even` is what the same weight on every column would give.
+        `direction` names the stream that looks. Each measure has the ends of its 95 % interval over
+        texts; `even` is the result of the same weight on every column.
         """
         rng = np.random.default_rng(self.seed)
         drawn = rng.multinomial(self.texts, np.full(self.texts, 1 / self.texts), self.samples)

@@ -4,9 +4,9 @@
     L2 = LN(L1 + att(L1, L1))   V2 = LN(V1 + att(V1, V1))   within a stream
     L' = LN(L2 + FFN(L2))       V' = LN(V2 + FFN(V2))       figure 3
 
-L are the states of the student (BERT, RoBERTa, ELECTRA), V those of the teacher, CLIP's text tower.
-Three losses (section 2.3): `mlm`, masked words from L'; `match`, whether both read the same text,
-from L' at [CLS]; `clip_token`, some tokens that the teacher reads, from V'.
+L are the states of the student (BERT, RoBERTa, ELECTRA), V the states of the teacher, CLIP's text
+tower. Three losses (section 2.3): `mlm`, masked words from L'; `match`, whether both read the same
+text, from L' at [CLS]; `clip_token`, some tokens that the teacher reads, from V'.
 
 Axes: B rows, T student tokens, U teacher tokens of a row, S blocks of a row, t tokens of a block,
 H student width, E teacher width, M masked tokens, C chosen tokens of the teacher.
@@ -40,7 +40,7 @@ LOSSES = ("mlm", "match", "clip_token")
 
 @dataclass(frozen=True)
 class XDBertConfig:
-    """What of the cross-modal encoder the student and the teacher leave open; in `run.json`."""
+    """The shape of the cross-modal encoder that student and teacher leave open; in `run.json`."""
 
     cross_layers: int = 2
 
@@ -49,11 +49,11 @@ class XDBertConfig:
 class Shape:
     """The sizes of a cross-modal layer."""
 
-    width: int  # H, of the student
+    width: int  # H, width of the student
     heads: int
-    other: int  # E, of the teacher
+    other: int  # E, width of the teacher
     other_heads: int
-    inner: int  # of both feed-forward networks
+    inner: int  # width inside both feed-forward networks
     activation: str = "gelu"
     eps: float = 1e-12
     dropout: float = 0.0
@@ -92,8 +92,8 @@ class Stream(nn.Module):
     """One side of a cross-modal layer: attention across, attention within, feed-forward.
 
     Args:
-        width: of this side.
-        heads: of both of its attentions.
+        width: width of this side.
+        heads: heads of both of its attentions.
         other: width of the other side.
         shape: the rest.
     """
@@ -115,7 +115,7 @@ class Stream(nn.Module):
     def look(
         self, x: Tensor, other: Tensor, mask: Tensor, weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Return L1 or V1, and what the attention across weighs; see `Attention`."""
+        """Return L1 or V1, and the weights of the attention across; see `Attention`."""
         seen, found = self.across(x, other, mask, weights)
         return self.across_norm(x + self.dropout(seen)), found
 
@@ -143,9 +143,9 @@ class CrossLayer(nn.Module):
         """Return the states of both streams.
 
         Args:
-            states: (B, T, H) of the student.
+            states: (B, T, H) states of the student.
             mask: (B, T) bool.
-            seen: (B, U, E) of the teacher.
+            seen: (B, U, E) states of the teacher.
             seen_mask: (B, U) bool.
             both: if not, the teacher's stream is left as it is.
         """
@@ -188,6 +188,7 @@ class CrossModal(nn.Module):
             both: V' of the last layer is needed.
         """
         last = len(self.layers) - 1
+        # Only `clip_token` reads V' of the last layer; otherwise it need not be computed.
         for i, layer in enumerate(self.layers):
             states, seen = layer(states, mask, seen, seen_mask, both or i < last)
         return states, seen
@@ -209,7 +210,7 @@ class ClipTokenHead(nn.Module):
         draw_linear_layers(self, shape.scale)
 
     def hidden(self, rows: Tensor) -> Tensor:
-        """Return what the decoder reads, (C, width of the embeddings), of (C, E)."""
+        """Return the decoder's inputs, (C, width of the embeddings), of (C, E)."""
         read: Tensor = self.norm(F.gelu(self.dense(rows)))
         return read
 
@@ -218,17 +219,17 @@ class ClipTokenHead(nn.Module):
 
 
 class Batch(NamedTuple):
-    """Blocks of the student beside blocks of the teacher.
+    """Blocks of the student with blocks of the teacher.
 
-    The losses are sums over what is here, divided by the counts: those of the whole step over the
-    number of batches that it is cut into.
+    The losses are sums over this batch, divided by the counts: the counts of the whole step over
+    the number of batches that it is cut into.
     """
 
     ids: Tensor  # (B, T) int64, masked
     attention: Tensor  # (B, T) int64, 0 at padding
     masked: Tensor  # (M,) int64, places in the B * T
     tokens: Tensor  # (M,) int64, the ids to predict
-    blocks: Tensor  # (B, S, t) int64, what the teacher reads
+    blocks: Tensor  # (B, S, t) int64, tokens that the teacher reads
     lengths: Tensor  # (B, S) int64, tokens of each block; 0: there is none
     chosen: Tensor  # (B, S, t) int64, tokens of the teacher to predict, -1 elsewhere
     same: Tensor  # (B,) int64, 1 where the teacher reads the student's text
@@ -247,23 +248,23 @@ def halve(batch: Batch) -> tuple[Batch, ...]:
 
 
 class Outputs(NamedTuple):
-    """What the losses read."""
+    """The inputs of the losses."""
 
-    words: Tensor  # (M, H), what the decoder of words reads
+    words: Tensor  # (M, H), inputs of the word decoder
     pooled: Tensor  # (B, H)
     clip: Tensor  # (C, E), V' at the chosen tokens
     clip_tokens: Tensor  # (C,) int64, those tokens
 
 
 class XDBert(nn.Module):
-    """Student, teacher and cross-modal layers: what `vg pretrain xdbert` trains.
+    """Student, teacher and cross-modal layers, as `vg pretrain xdbert` trains them.
 
     Args:
         lm: the student, transformers' masked language model.
         teacher: transformers' CLIPTextModelWithProjection.
         config: the rest of the shape.
-        losses: those that are learned.
-        dtype: numbers that the products are computed with (autocast); weights stay float32.
+        losses: the losses that are learned.
+        dtype: type that the products are computed in (autocast); weights stay float32.
         freeze_teacher: the teacher does not learn.
         faster: multiple of the learning rate at which layers and heads over both learn.
 
@@ -287,7 +288,7 @@ class XDBert(nn.Module):
         faster: float = 1.0,
     ) -> None:
         super().__init__()
-        mlm_hidden(lm)  # refuses an unknown head now, not at the first step
+        mlm_hidden(lm)  # This refuses an unknown head now, not at the first step.
         self.rates = dict.fromkeys(("cross.", "match.", "clip_token."), faster)
         shape = Shape.of(lm.config, teacher.config)
         self.config = config
@@ -316,7 +317,7 @@ class XDBert(nn.Module):
             return block_states(self.teacher, batch.blocks, batch.lengths)
 
     def outputs(self, batch: Batch) -> Outputs:
-        """Return what the losses read of a batch."""
+        """Return the inputs of the losses for a batch."""
         seen, seen_mask = self.see(batch)
         encoded = self.lm.base_model(input_ids=batch.ids, attention_mask=batch.attention)
         both = "clip_token" in self.losses
@@ -332,7 +333,7 @@ class XDBert(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the losses of a batch by name, unweighted.
 
-        `Batch` has what they are divided by.
+        `Batch` has their divisors.
         """
         with autocast(batch.ids.device, self.dtype):
             made = self.outputs(batch)
@@ -362,10 +363,10 @@ class XDBert(nn.Module):
         return linear_cross_entropy(rows, table, head.bias, made.clip_tokens, self.dtype)
 
     def own_weights(self) -> dict[str, Tensor]:
-        """Return the weights beside the student's and the teacher's: layers, pooler, heads.
+        """Return the weights outside the student and the teacher: layers, pooler, heads.
 
-        The head of masked words is among them, as `mlm`, without its decoder's table, which is that
-        of the word embeddings.
+        The head of masked words is among them, as `mlm`, without its decoder's table, which is the
+        table of the word embeddings.
         """
         weights = {
             name: weight
@@ -398,7 +399,7 @@ class XDBertRun:
 
 
 def is_xdbert(ref: str) -> bool:
-    """Return whether `open_xdbert` opens a reference: a run of this kind, of whatever command."""
+    """Return whether `open_xdbert` opens a reference: a run of this kind, by any command."""
     return Path(ref, "run.json").exists() and read_run(ref).get("kind") == KIND
 
 
@@ -406,15 +407,15 @@ def open_xdbert(path: str, *, offline: bool = False) -> XDBertRun:
     """Open a finished run of kind `xdbert`.
 
     Raises:
-        DataError: not there or not finished, or its `teacher/` is missing (66); of another kind, or
-            damaged (65).
+        DataError: not there or not finished, or its `teacher/` is missing (66); another kind of
+            run, or damaged (65).
     """
     run = open_run(path, KIND)
     config = as_config(XDBertConfig, run.info.get(KIND), KIND, run.path / "run.json")
     check_files(run.path, run.info, "teacher/")
     student = load_encoder(str(run.path), offline=offline)
     if getattr(student.model, "pooler", None) is not None:
-        student.model.pooler = None  # drawn at random: the run has none
+        student.model.pooler = None  # The run has none: this one was drawn at random.
     teacher = load_teacher(str(run.path / "teacher"), offline=offline)
     cross = CrossModal(Shape.of(student.model.config, teacher.model.config), config.cross_layers)
     weights = {

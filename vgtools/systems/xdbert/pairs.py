@@ -1,4 +1,4 @@
-"""Blocks of text for the student become batches, beside what the teacher reads.
+"""Blocks of text for the student become batches, with the blocks that the teacher reads.
 
 The teacher reads the student's block without masks, decoded and tokenised again, or another block.
 Masks, partners and the teacher's tokens to predict are pure functions of (seed, epoch, number of
@@ -25,7 +25,7 @@ from vgtools.systems.xdbert.model import Batch
 from vgtools.text.blocks import Corpus
 from vgtools.text.masking import Masking, mask_tokens
 
-# What a random generator is for, the first of its seeds; 0 is the order of the blocks.
+# The purpose of a random generator, as the first of its seeds; 0 is the order of the blocks.
 _MASK = 1
 _FIXED = 2
 _PARTNER = 3
@@ -36,21 +36,22 @@ _CHOICE = 4
 class Recipe(Masking):
     """How blocks become inputs and labels."""
 
-    seed: int = 0  # of order, masks, partners and choices
-    rate: float = 0.15  # share of the student's tokens that are masked, of the teacher's to predict
-    match: bool = True  # half of the rows have another text beside them
+    seed: int = 0  # decides order, masks, partners and choices
+    # share of the student's tokens to mask, and of the teacher's tokens to predict
+    rate: float = 0.15
+    match: bool = True  # the teacher reads another text for half of the rows
 
 
 @dataclass(frozen=True)
 class TeacherText:
-    """What the teacher reads of a student's text: the text, in the teacher's own tokens.
+    """The teacher's reading of a student's text: the text, in the teacher's own tokens.
 
-    Source: Hsu et al. 2022, appendix B: blocks of 77 tokens, 9 beside 512 of the student.
+    Source: Hsu et al. 2022, appendix B: blocks of 77 tokens, 9 for 512 of the student.
     """
 
     student: Any  # Tokenizer
     teacher: Encoder
-    most: int  # blocks of a text; what is beyond is cut
+    most: int  # blocks of a text; the rest is cut
 
     @classmethod
     def of(cls, student: Encoder, teacher: Encoder, block: int) -> TeacherText:
@@ -80,16 +81,16 @@ def tokens_of(corpus: Corpus, number: int) -> Array:
 
 
 def partners(numbers: Array, count: int, recipe: Recipe, epoch: int | None) -> Array:
-    """Return whose text the teacher reads beside each block: its own, or that of another.
+    """Return the block whose text the teacher reads with each block: itself, or another.
 
     Args:
         numbers: (B,) blocks.
-        count: of all blocks; two or more with `match`.
+        count: number of all blocks; two or more with `match`.
         recipe: how they are paired.
-        epoch: decides; None is the fixed choice of evaluation: always another one.
+        epoch: decides the draw; None is the fixed choice of evaluation: always another block.
 
     Returns:
-        (B,) blocks; with `match` every other one, on average, is drawn from all others alike.
+        (B,) blocks; with `match` half of them, on average, are drawn evenly from all others.
 
     Source: Hsu et al. 2022, section 2.3.2: "nonidentical 50% of the time".
     """
@@ -98,6 +99,7 @@ def partners(numbers: Array, count: int, recipe: Recipe, epoch: int | None) -> A
     found = numbers.copy()
     for i, number in enumerate(numbers.tolist()):
         rng = np.random.default_rng(_seeds(_PARTNER, recipe, epoch, number))
+        # Drawn from count - 1 numbers and shifted past its own, each other block is equally likely.
         drawn = int(rng.integers(count - 1))
         if epoch is None or rng.random() < 0.5:
             found[i] = drawn + (drawn >= number)
@@ -105,7 +107,7 @@ def partners(numbers: Array, count: int, recipe: Recipe, epoch: int | None) -> A
 
 
 def _seeds(use: int, recipe: Recipe, epoch: int | None, number: int) -> list[int]:
-    """Return the seeds of what is random about a block; in evaluation no seed matters."""
+    """Return the seeds of a block's random draws; in evaluation no seed matters."""
     if epoch is None:
         return [_FIXED, use, number]
     return [use, recipe.seed, epoch, number]
@@ -118,7 +120,7 @@ class _Row(NamedTuple):
     read: Array  # (n,) the same, masked
     masked: Array  # (n,) bool
     blocks: list[Array]
-    chosen: list[Array]  # beside them: tokens to predict, -1 elsewhere
+    chosen: list[Array]  # for each of `blocks`, the tokens to predict, -1 elsewhere
     same: bool
 
 
@@ -137,10 +139,10 @@ def collate(
     Args:
         corpus: where the blocks come from.
         numbers: (B,) blocks of the step.
-        others: (B,) whose text the teacher reads beside each.
-        recipe: what becomes of them.
-        texts: what the teacher reads.
-        epoch: decides masks and choices; None are the fixed ones of evaluation.
+        others: (B,) blocks whose text the teacher reads with each.
+        recipe: how they become inputs and labels.
+        texts: how the teacher reads them.
+        epoch: decides masks and choices; None gives the fixed draws of evaluation.
         parts: batches to cut the step into; at most B.
         device: where they go.
 
@@ -180,6 +182,8 @@ def _row(
     framed = [np.array([*recipe.prefix, *ids, *recipe.suffix], np.int64) for ids in (tokens, read)]
     blocks = texts.blocks(seen)
     sizes = np.cumsum([0, *(len(block) - 2 for block in blocks)])
+    # A generator of its own: the teacher's choices do not depend on how many tokens the student's
+    # block masked.
     rng = np.random.default_rng(_seeds(_CHOICE, recipe, epoch, number))
     drawn = rng.random(sizes[-1]) < recipe.rate
     chosen = []

@@ -22,8 +22,8 @@ def cross_layer(width: int, other: int, inner: int) -> int:
     feed-forward layer, each followed by a normalisation.
 
     Args:
-        width: of the side.
-        other: of the other side.
+        width: width of the side.
+        other: width of the other side.
         inner: width of the feed-forward layer.
     """
 
@@ -48,8 +48,8 @@ def full_model(student: Mapping[str, Any], tower: Mapping[str, Any], layers: int
         layers: number of cross-modal layers; the paper has 2.
 
     Source: Table 6: 202,059,009 with BERT-base and 442,671,617 with ELECTRA-large.
-    Deviation: the paper prints the count of BERT-base for ELECTRA-base, too, which has 590,592
-    fewer: it has no pooler.
+    Deviation: the paper also prints the count of BERT-base for ELECTRA-base, which has 590,592
+        fewer because it has no pooler.
     """
     inner = student["inner"]
     language = cross_layer(student["width"], tower["projection"], inner)

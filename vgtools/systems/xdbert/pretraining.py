@@ -31,13 +31,13 @@ from vgtools.training import processes
 from vgtools.training.session import Job
 from vgtools.training.steps import plan_for, step_batches
 
-_ASKED = 1000  # blocks of text whose length in the teacher's tokens is looked at
-_SAMPLES = 1000  # of the intervals of evaluation
+_ASKED = 1000  # blocks whose length in the teacher's tokens is measured
+_SAMPLES = 1000  # bootstrap samples for the intervals of evaluation
 
 
 @dataclass
 class Pretraining:
-    """One adaptation of a student beside a teacher.
+    """One adaptation of a student with a teacher.
 
     Source: Hsu et al. 2022, section 2.3, figure 2 and appendix C.1.
     """
@@ -48,17 +48,18 @@ class Pretraining:
     valid: Sequence[str]  # files to evaluate on
     _: KW_ONLY
     shape: XDBertConfig
-    weights: Mapping[str, float]  # of the losses
+    weights: Mapping[str, float]  # weights of the losses
     freeze_teacher: bool
     packed: str | Path  # folder of the packed inputs
     keep_packed: bool  # whether they outlive the training
-    gradient_checkpointing: bool  # less memory, more time
-    quiet: bool  # no progress
+    gradient_checkpointing: bool  # use less memory and more time
+    quiet: bool  # print no progress
     say: Callable[[str], None]  # prints a message
     kind: str = field(default=KIND, init=False)
 
     def __post_init__(self) -> None:
-        # Before a text is read: what changes later is not what these hashes name.
+        # The files are hashed before a text is read: a file that changes while it is read then does
+        # not match its hash.
         self.files = Inputs([*self.inputs, *self.valid])
         self._store = PackedInputs(
             self.student.tokenizer, Path(self.packed), self.quiet, self.say, self.inputs
@@ -67,11 +68,13 @@ class Pretraining:
             [self.files.sha256(path) or self._store.digest(path) for path in paths]
             for paths in (self.inputs, self.valid)
         ]
-        # With the head, drawn where the checkpoint has none.
+        # The fingerprint covers the head, which is drawn where the checkpoint has none.
         self._start = fingerprint(self.student.model)
 
     def config(self) -> dict[str, Any]:
-        """Return what decides the weights, beside the flags that every system has."""
+        """Return the settings that decide the weights, in addition to the flags that every system
+        has.
+        """
         return {
             "start": self._start,
             "tokenizer": tokenizer_fingerprint(self.student.tokenizer),
@@ -103,12 +106,13 @@ class Pretraining:
             held = self._corpus(self.valid, recipe, config)
         texts = TeacherText.of(student, self.teacher, config["block"])
         facts = teacher_facts(corpus, texts)
-        first = f"of the first {amount(facts['asked'], 'block')}"
+        first = f"the first {amount(facts['asked'], 'block')}"
         if facts["cut"]:
-            share = f"{facts['cut']} {first}"
+            share = f"{facts['cut']} of {first}"
             self.say(f"the teacher reads {texts.room} tokens of a block: {share} are cut")
         if facts["empty"]:
-            self.say(f"the teacher reads nothing of {facts['empty']} {first}: unknown words alone")
+            share = f"{facts['empty']} of {first}"
+            self.say(f"the teacher reads nothing of {share}: unknown words alone")
         model = self._model(config).to(device)
         plan = plan_for(len(corpus), config)
 
@@ -204,11 +208,11 @@ def teacher_facts(corpus: Corpus, texts: TeacherText) -> dict[str, int]:
 
 @dataclass
 class _Sums:
-    """What an evaluation adds up, per block: beside its own text, and beside another."""
+    """The sums of an evaluation, per block: with its own text, or with another text."""
 
     nll: list[Array] = field(default_factory=list)
     words: list[Array] = field(default_factory=list)
-    right: list[Array] = field(default_factory=list)  # of match, 0 or 1
+    right: list[Array] = field(default_factory=list)  # match was answered right, 0 or 1
     match: float = 0.0
     clip: float = 0.0
     clip_tokens: int = 0
@@ -224,12 +228,12 @@ def evaluate(
 ) -> dict[str, float]:
     """Measure the losses with fixed masks, partners and choices, which no seed or epoch changes.
 
-    With `match` each block is read twice: beside its own text, and beside another one.
+    With `match` each block is read twice: with its own text, and with another text.
 
     Returns:
-        Each loss; `perplexity`, exp(mlm). With `match` also `mlm_same` and `mlm_other`, of the same
-        masked words beside either text, `copied`, how many nats the own text is worth, and
-        `match_accuracy`, both with the ends of their 95 % intervals over blocks.
+        Each loss; `perplexity`, exp(mlm). With `match` also `mlm_same` and `mlm_other`, the losses
+        of the same masked words with either text, `copied`, how many nats the own text is worth,
+        and `match_accuracy`, both with the ends of their 95 % intervals over blocks.
     """
     was_training = model.training
     model.eval()

@@ -75,7 +75,7 @@ _SIZES: dict[int, dict[str, Mapping[str, int]]] = {
     },
 }
 
-# Section 4, beside Figure 4: right answers that XDBERT-b has more than BERT-b, in per cent of all.
+# Section 4, next to Figure 4: right answers that XDBERT-b has more than BERT-b, in percent of all.
 _EXAMPLES: dict[str, Record] = {
     "rte": {"seeds": [5, 5], "examples": 277, "accumulated": 38, "percent": 2.74},
     "mrpc": {"seeds": [5, 5], "percent": 0.3},
@@ -120,7 +120,7 @@ def sizes(table: int) -> list[Record]:
 
 
 def examples(figure: int) -> list[Record]:
-    """Return what section 4 says of the tasks of Figure 4, marked as reported."""
+    """Return the numbers of section 4 for the tasks of Figure 4, marked as reported."""
     models = ["BERT-b", "XDBERT-b"]
     source = _source(f"section 4 and Figure {figure}")
     return [

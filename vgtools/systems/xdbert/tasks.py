@@ -4,8 +4,8 @@ Axes: B units, C choices of a unit, T tokens, S blocks of a sequence, t tokens o
 of the tower's projection.
 
 Source: Hsu et al. 2022 (XDBERT), appendix C.2 and table 5; `examples/xdbert` has the rates.
-Deviation: what its "learning rate decay of 0.9" multiplies is not said, and the published code has
-none; the rate falls linearly to 0.
+Deviation: the paper does not explain its "learning rate decay of 0.9", and the published code has
+    none; the rate falls linearly to 0.
 """
 
 from __future__ import annotations
@@ -45,24 +45,25 @@ from vgtools.tasks.sequences import CHUNK, Inputs, InputsWithImages
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import row_starts
 
-HEAD = "head.safetensors"  # beside a saved tower: the linear layer
+HEAD = "head.safetensors"  # the linear layer, next to a saved tower
 _FULL = ("classify", "regress", "choice")  # kinds of task that the full model learns
 
 
 class TowerTuner(nn.Module):
     """A text tower under a linear layer for a task, and its loss.
 
-    It reads both texts of a pair as one sequence, START a END START b END, and their last END, the
-    only token that has seen all of them; of tags and SQuAD each token.
+    It reads both texts of a pair as one sequence, START a END START b END, and the layer reads
+    their last END, the only token that has seen all of them; for tags and SQuAD it reads each
+    token.
 
     Args:
         encoder: the tower, as `load_teacher` returns it.
-        task: what is learnt.
-        dtype: of matrix products (autocast); weights stay float32.
+        task: the task to learn.
+        dtype: type of matrix products (autocast); weights stay float32.
 
     Source: Hsu et al. 2022 (XDBERT), section 3 and table 1, CLIP-T.
-    Deviation: the paper does not say which state its row reads. transformers' `text_embeds` is that
-        of the first END, which has never seen the second text.
+    Deviation: the paper does not say which state its row reads. transformers' `text_embeds` belongs
+        to the first END, which has never seen the second text.
     """
 
     segments = False  # a tower does not number the texts of a pair
@@ -72,7 +73,7 @@ class TowerTuner(nn.Module):
         self.tower = encoder.model
         self.kind = task.kind
         self.dtype = dtype
-        self.pad = encoder.suffix[-1]  # any id will do: nothing reads it
+        self.pad = encoder.suffix[-1]  # Any id will do, because nothing reads it.
         self.head = finetune.linear_head(encoder.width, task)
 
     def outputs(self, batch: Batch) -> Tensor:
@@ -80,6 +81,7 @@ class TowerTuner(nn.Module):
         with autocast(batch.ids.device, self.dtype):
             states = token_states(self.tower, batch.ids)  # choices (B, C, T, E), else (B, T, E)
             if self.kind not in ("tag", "span"):
+                # Attention in the tower is causal: padding after the last END does not change it.
                 last = (batch.mask.sum(-1) - 1)[..., None, None]
                 states = states.take_along_dim(last, -2).squeeze(-2)
             logits: Tensor = self.head(states).float()
@@ -98,12 +100,12 @@ def tower_learner(
     *,
     offline: bool = False,
 ) -> Learner:
-    """Return what learns a task of texts: a CLIP text tower alone.
+    """Return the learner of a task of texts: a CLIP text tower alone.
 
     Args:
-        task: to learn.
-        ref: of the tower, or of a CLIP.
-        settings: of the fine-tuning.
+        task: the task to learn.
+        ref: reference of the tower, or of a CLIP.
+        settings: settings of the fine-tuning.
         device: where it learns.
         offline: never connect.
     """
@@ -130,7 +132,8 @@ def tower_learner(
 
 
 def save_tower(tuner: TowerTuner, encoder: Encoder, folder: Path) -> None:
-    """Write a network that learnt a task: the tower as transformers opens it, and the linear layer.
+    """Write a network that learned a task: the tower as transformers opens it, and the linear
+    layer.
 
     The layer is in a file of its own, as transformers has no such network.
     """
@@ -151,15 +154,15 @@ class FullInputs(InputsWithImages):
     Source: Hsu et al. 2022, appendix B: the texts of a pair share no block.
     """
 
-    tower_ids: Array  # (N,) int64, of all blocks, their marks included
-    block_starts: Array  # (K + 1,) where each block begins
+    tower_ids: Array  # (N,) int64, ids of all blocks, their marks included
+    block_starts: Array  # (K + 1,) where each block starts
     first_blocks: Array  # (sequences + 1,) the first block of each sequence
     tower_cut: int  # texts of which the teacher does not read all
     room: int  # tokens that it reads of a text
 
     @property
     def unlearnable(self) -> int:
-        """Examples that nothing can be learnt from."""
+        """The number of examples that nothing can be learned from."""
         return self.text.unlearnable
 
     def report(self, max_length: int) -> Iterator[str]:
@@ -184,15 +187,15 @@ def texts_of(example: Example) -> list[tuple[str, ...]]:
 def with_blocks(
     text: Inputs, examples: Sequence[Example], teacher: Encoder, max_length: int
 ) -> FullInputs:
-    """Return inputs beside the blocks that the teacher reads of the same texts, whole.
+    """Return inputs with the blocks that the teacher reads of the same texts, whole.
 
     Args:
         text: the student's tokens.
-        examples: of the file.
+        examples: examples of the file.
         teacher: its tokenizer and its marks.
         max_length: tokens of the student; decides how many blocks a text has.
 
-    Source: Hsu et al. 2022, appendix B: 2 blocks per text beside 128 tokens.
+    Source: Hsu et al. 2022, appendix B: 2 blocks per text for 128 tokens.
     """
     most = most_blocks(max_length)
     room = most * teacher.max_tokens
@@ -234,7 +237,7 @@ def collate(
     part: int = 0,
     parts: int = 1,
 ) -> FullBatch:
-    """Build a batch; the arguments are those of `vgtools.tasks.finetune.collate`."""
+    """Build a batch; for the arguments see `vgtools.tasks.finetune.collate`."""
     text = finetune.collate(inputs.text, units, tuner.pad, tuner.segments, device, part, parts)
     each = inputs.text.each
     numbers = (units[part::parts, None] * each + np.arange(each)).ravel().tolist()
@@ -249,9 +252,10 @@ class FullTuner(nn.Module):
     """Student, teacher and cross-modal layers under a linear layer for a task, and its loss.
 
     Args:
-        run: of `vg pretrain xdbert`, or what learnt another task; its pooler is the task's, too.
-        task: of sentences, pairs or choices.
-        dtype: of matrix products (autocast); weights stay float32.
+        run: run of `vg pretrain xdbert`, or a model that learned another task; its pooler also
+            serves this task.
+        task: a task of sentences, pairs or choices.
+        dtype: type of matrix products (autocast); weights stay float32.
 
     Raises:
         DataError: a task of another kind (78).
@@ -308,18 +312,18 @@ def full_learner(
     *,
     offline: bool = False,
 ) -> Learner:
-    """Return what learns a task of texts: the full model of a run.
+    """Return the learner of a task of texts: the full model of a run.
 
     Args:
-        task: to learn.
-        ref: of the run of `vg pretrain xdbert`, or of what `save_full` wrote.
-        settings: of the fine-tuning.
+        task: the task to learn.
+        ref: folder of a run of `vg pretrain xdbert`, or of a model that `save_full` wrote.
+        settings: settings of the fine-tuning.
         device: where it learns.
         offline: never connect.
 
     Source: Hsu et al. 2022, appendix C.3 and table 8.
     """
-    teachers = list[Encoder]()  # with the tokenizer; the same for every seed
+    teachers = list[Encoder]()  # the teacher with its tokenizer; the same for every seed
 
     def new(seed: int) -> tuple[FullTuner, Encoder]:
         run = open_xdbert(ref, offline=offline)
@@ -354,7 +358,7 @@ def full_learner(
 def save_full(
     tuner: FullTuner, encoder: Encoder, teacher: Encoder, folder: Path, info: Mapping[str, Any]
 ) -> None:
-    """Write a network that learnt a task, in the form of a run of `vg pretrain xdbert`.
+    """Write a network that learned a task, in the form of a run of `vg pretrain xdbert`.
 
     `encoder/` is the student and `teacher/` the tower, as transformers opens them;
     `xdbert.safetensors` has the layers, the pooler and, as `head`, the linear layer of the task.

@@ -7,7 +7,7 @@ Axes: B captions, t tokens, C distinct photos of the captions, N photos of the f
 feature, E width of the space.
 
 Source: Hsu et al. 2022 (XDBERT), section 2.2; Radford et al. 2021 (CLIP), section 2.3.
-Deviation: CLIP's image encoder learns, too.
+Deviation: CLIP's image encoder also learns.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from vgtools.training.steps import plan_for, steps_by_length
 
 KIND = "clip"
 LOSS = "info_nce"
-_HIDDEN = 512  # of the network over image features
+_HIDDEN = 512  # width of the network over image features
 _DROPOUT = 0.3
-_FIRST_SCALE = 1 / 0.07  # of the logits
+_FIRST_SCALE = 1 / 0.07  # first scale of the logits
 _MOST_SCALE = 100.0
 _WINDOW = 50  # steps whose captions are sorted by length together
 _AT_ONCE = 512  # captions or photos that are embedded at a time, without gradients
@@ -57,12 +57,12 @@ _AT_ONCE = 512  # captions or photos that are embedded at a time, without gradie
 class Captions:
     """Captions as token ids, START and END included, and the photo of each."""
 
-    ids: Array  # (T,) int32, of all captions
+    ids: Array  # (T,) int32, ids of all captions
     starts: Array  # (B + 1,) int64
     images: Array  # (B,) int64, rows of the features
     digest: str  # sha256 of the rows
     empty: int  # captions without a token, left out
-    cut: int  # captions of which not all is read
+    cut: int  # captions that are read in part
 
     def __len__(self) -> int:
         return len(self.images)
@@ -73,7 +73,7 @@ class Captions:
         return np.diff(self.starts)
 
     def padded(self, numbers: Array) -> tuple[Array, Array]:
-        """Return (b, t) ids and (b,) lengths of some captions; what is after one is id 0."""
+        """Return (b, t) ids and (b,) lengths of some captions; padding is id 0."""
         lengths = self.lengths[numbers]
         place = np.arange(lengths.max())
         real = place < lengths[:, None]
@@ -87,7 +87,7 @@ def read_captions(path: str, features: Features, encoder: Encoder, train: bool =
 
     Raises:
         DataError: a row is not of this form, its photo has no features, or it is to learn from and
-            of a split to evaluate on; or no caption has a token (65).
+            has a split to evaluate on; or no caption has a token (65).
     """
     row_of = {name: i for i, name in enumerate(features.ids)}
     digest = hashlib.sha256()
@@ -129,7 +129,7 @@ class PhotoConfig:
 
     width: int  # D
     hidden: int = _HIDDEN
-    dropout: float = _DROPOUT  # also of the captions' states
+    dropout: float = _DROPOUT  # also the dropout of the captions' states
 
 
 class Batch(NamedTuple):
@@ -146,8 +146,8 @@ class Contrastive(nn.Module):
 
     Args:
         tower: transformers' CLIPTextModelWithProjection.
-        config: of the network.
-        dtype: of matrix products (autocast); weights stay float32.
+        config: settings of the network.
+        dtype: type of matrix products (autocast); weights stay float32.
 
     Source: Radford et al. 2021 (CLIP), section 2.3 and figure 3.
     """
@@ -185,6 +185,7 @@ class Contrastive(nn.Module):
         """Return the loss under its name."""
         texts = self.embed_texts(batch.ids, batch.lengths)
         photos = self.embed_photos(batch.feats)
+        # As in CLIP: a larger scale makes the training unstable.
         scale = self.log_scale.clamp(max=math.log(_MOST_SCALE)).exp()
         return {LOSS: info_nce(texts, photos, batch.own, scale)}
 
@@ -198,7 +199,7 @@ def info_nce(texts: Tensor, photos: Tensor, own: Tensor, scale: Tensor | float) 
         texts: (B, E) unit vectors.
         photos: (C, E) unit vectors of distinct photos, each of which has a caption.
         own: (B,) column of each caption's photo.
-        scale: what cosines are multiplied by.
+        scale: factor of the cosines.
 
     Returns:
         Scalar: the mean of two cross entropies, over captions and over photos.
@@ -208,7 +209,8 @@ def info_nce(texts: Tensor, photos: Tensor, own: Tensor, scale: Tensor | float) 
     """
     logits = scale * texts @ photos.T  # (B, C)
     to_photo = F.cross_entropy(logits, own)
-    mine = logits.log_softmax(0).gather(1, own[:, None])[:, 0]  # of each caption, for its photo
+    # log probability of each caption, for its photo
+    mine = logits.log_softmax(0).gather(1, own[:, None])[:, 0]
     share = 1 / own.bincount(minlength=len(photos))[own].to(mine.dtype)
     return (to_photo - (share * mine).sum() / len(photos)) / 2
 
@@ -244,7 +246,7 @@ def evaluate(
             yield cosines, cosines
 
     measured = both_ways(blocks(), own.reshape(-1))
-    del measured["without"]  # each caption has a token
+    del measured["without"]  # This is always 0, because each caption has a token.
     return {"photos": len(bank), **measured}
 
 
@@ -259,11 +261,11 @@ class TowerPretraining:
     """One pretraining of a text tower on captions and image features.
 
     Args:
-        tower: to start from.
+        tower: tower to start from.
         captions: file of rows {"image", "text"} to learn from.
         feats: file of the features of their photos.
         valid: file of captions to evaluate on, of other photos; None for none.
-        dtype: of the matrix products.
+        dtype: type of the matrix products.
         say: prints a message.
 
     Raises:
@@ -291,7 +293,8 @@ class TowerPretraining:
             raise DataError(why, code=Exit.USAGE)
         self._tower = tower
         self._start = fingerprint(tower.model)
-        # Before a file is read: what changes later is not what these hashes name.
+        # The files are hashed before they are read: a file that changes meanwhile then does not
+        # match its hash.
         self.files = Inputs([captions, feats, *([valid] if valid else [])])
         self._features = open_features(feats)
         self._captions = self._read(captions, say, train=True)
@@ -315,7 +318,7 @@ class TowerPretraining:
         return captions
 
     def config(self) -> dict[str, Any]:
-        """Return what decides the weights, beside the flags."""
+        """Return the settings that decide the weights, in addition to the flags."""
         return {
             "start": self._start,
             "tokenizer": tokenizer_fingerprint(self._tower.tokenizer),
@@ -357,7 +360,7 @@ class TowerPretraining:
             return steps_by_length(captions.lengths, size, config["seed"], epoch, _WINDOW)
 
         batches = make_batches(cut, build, plan.steps)
-        # A batch cannot be cut: its photos are one another's negatives.
+        # A batch cannot be cut, because its photos are one another's negatives.
         measure = judge if self._held is not None else None
         return Job(model, batches, plan, lambda batch: (batch,), measure, finish)
 

@@ -21,7 +21,7 @@ RANDOM = "RANDOM"
 def compare_words(
     refs: Sequence[str], words: str | None, seed: int, *, offline: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield a record per pair of vocabularies, and one of the first and random vectors.
+    """Yield a record per pair of vocabularies, and a record of the first with random vectors.
 
     The words of a pair are those that both have. Random vectors are uniform in [0, 1), as wide as
     the first's, for the words of the first pair; for all of its own, if it is alone.
@@ -29,7 +29,7 @@ def compare_words(
     Args:
         refs: as `open_words` takes them.
         words: a list of words to restrict the comparison to, one per line.
-        seed: of the shuffles, and of the random vectors.
+        seed: decides the shuffles and the random vectors.
         offline: never connect.
 
     Raises:
