@@ -443,7 +443,7 @@ def test_a_stop_leaves_the_results_up_to_there(
     assert records[-1]["captions"] == sum(asked)
     assert "stopped" in records[-1]
     assert [json.loads(line) for line in (out / "probe.jsonl").read_text().splitlines()] == records
-    assert "stopped: the results are of what was read up to there" in err
+    assert "stopped: the results cover the rows read up to there" in err
 
 
 def test_results_go_to_stdout_even_where_the_disk_is_full(

@@ -1,9 +1,9 @@
-"""What a head would reach without the word that asks: controls of entity grounding.
+"""Controls of entity grounding: the rates of a head without the word that asks.
 
 A head may be right because it follows the word, or because entities are large, or few, or come
 first among the regions. The same head asked with a wrong word, and rules that see no word at all,
-know all of that; only what is above them is due to the word. The paper (section 3.1) compares with
-the most confident region alone.
+know all of that; only the margin above them is due to the word. The paper (section 3.1) compares
+with the most confident region alone.
 
 Axes: P phrases of a caption, R regions of its photo, G gold boxes of its phrases, n queries of a
 caption, X heads of all layers.
@@ -20,9 +20,10 @@ from vgtools.images.regions import RegionSet
 from vgtools.io.arrays import Array
 
 OVERLAP = 0.5  # a region is right from this IoU with a gold box on
-_SAME = 0.99  # IoU from which on a region is a gold box itself, rounding aside
+_SAME = 0.99  # a region from this IoU on is a gold box itself, rounding aside
 
-# Rules that never see the word. A gold box is one of any entity of the caption, each taken once.
+# Rules that never see the word. A gold box may be of any entity of the caption; each box is taken
+# once.
 RULES = (
     "random region", "first region", "largest region", "random gold box", "largest gold box",
 )  # fmt: skip
@@ -33,7 +34,7 @@ def blind_rates(boxes: Sequence[Array], regions: RegionSet, hits: Array) -> Arra
 
     Args:
         boxes: P times (G, 4), gold boxes of each phrase.
-        regions: of the photo.
+        regions: regions of the photo.
         hits: (P, R) bool, regions that are right.
     """
     gold = np.unique(np.concatenate(boxes), axis=0)

@@ -1,4 +1,4 @@
-"""Captions under the microscope, and regions sorted by what they show.
+"""Captions under the microscope, and regions sorted by the things that they show.
 
 Source: Li et al. 2020 (What Does BERT with Vision Look At?), figures 1 and 5.
 
@@ -36,7 +36,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Example:
-    """What each word of one caption attends to, by the best head of each layer."""
+    """The regions that each word of a caption attends to, by the best head of each layer."""
 
     image: str
     text: str
@@ -62,12 +62,12 @@ def make_groups(
     regions: RegionSet,
     weights: Array,
 ) -> list[Group]:
-    """Sort regions by what they show.
+    """Sort regions by the things that they show.
 
     A region with an IoU of 0.5 or more with a gold box belongs to the phrase whose box it fits
-    best; of each gold box the region closest to it belongs to its phrase, too. Phrases with the
-    same boxes (one chain) are one group. Of the others, those that a word gives 10 % of its
-    attention or more are groups of their own, four at most, marked with an asterisk.
+    best; the region closest to each gold box also belongs to the box's phrase. Phrases with the
+    same boxes (one chain) are one group. Other regions that a word gives 10 % of its attention or
+    more are groups of their own, four at most, marked with an asterisk.
 
     Args:
         spans: P phrases with boxes.

@@ -1,4 +1,4 @@
-"""What the attention heads of a joint model ground: entities and syntactic neighbours in regions.
+"""Grounding by the attention heads of a joint model: entities and syntactic neighbours in regions.
 
 Each head is taken as a classifier that was never trained: for a word it answers with the region
 that it attends to most. Any model whose text and regions share one attention can be probed through
@@ -8,7 +8,8 @@ Axes: B batch, T tokens (special ones included), R regions, L layers, H heads, Q
 S bootstrap samples.
 
 Source: Li et al. 2020 (What Does BERT with Vision Look At?), sections 3.1 and 3.2.
-Deviation: gold syntax is spaCy's or that of a CoNLL-U file, the paper's AllenNLP's biaffine parser.
+Deviation: gold syntax comes from spaCy or a CoNLL-U file, in the paper from AllenNLP's biaffine
+    parser.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _read_phrase(phrase: Any, number: int, text: str) -> tuple[tuple[int, int], 
     """
     keys = ("start", "end", "boxes")
     start, end, boxes = (phrase.get(k) if isinstance(phrase, dict) else None for k in keys)
-    # `type`, because True is an int, too.
+    # `isinstance` would accept True, which is also an int.
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
         why = f"phrase {number} has the span {start!r:.20} to {end!r:.20}"
         raise ValueError(f"{why}, the text has {len(text)} characters")
@@ -182,8 +183,8 @@ def check_captions(
     counts = Counter(caption.side for caption in captions if caption.spans)
     for split, side in (sides or {"": "report"}).items():
         if not counts[side]:
-            of_split = f' of the split "{split}"' if split else ""
-            why = f"has no caption{of_split} with an entity that has a box, on a photo with regions"
+            caption = f'caption of the split "{split}"' if split else "caption"
+            why = f"has no {caption} with an entity that has a box, on a photo with regions"
             raise DataError(why, path)
 
 
@@ -193,7 +194,7 @@ def check_backbone(ref: str, regions: Regions) -> None:
     trained = read_json(info).get("backbone") if info.is_file() else None
     if trained:
         backbone = backbone_of(regions)
-        # Only a run of `vg pretrain` names the preprocessing, too.
+        # Only a run of `vg pretrain` also names the preprocessing in its fingerprint.
         if " " not in str(trained.get("fingerprint")):
             backbone["fingerprint"] = backbone["fingerprint"].split(" ")[0]
         check_same("backbone", backbone, trained, regions.path)
@@ -204,7 +205,7 @@ class Queries(NamedTuple):
 
     row: Array  # (Q,) caption of the window
     first: Array  # (Q,) first token of the source in its caption
-    last: Array  # (Q,) last one
+    last: Array  # (Q,) last token
     phrase: Array  # (Q,) phrase of the window whose regions are right
     key: Array  # (Q,) index in the list of keys
 
@@ -215,15 +216,17 @@ def covering(tokens: Tokens, spans: Array, rows: Array) -> tuple[Array, Array]:
     Tokens are counted in their row; last < first where there is none.
 
     Args:
-        tokens: of R texts.
+        tokens: tokens of R texts.
         spans: (Q, 2) code points.
-        rows: (Q,) which text each span is of.
+        rows: (Q,) the text of each span.
     """
     solid = np.flatnonzero(tokens.spans[:, 1] > tokens.spans[:, 0])  # empty tokens share nothing
     owner = np.repeat(np.arange(len(tokens.starts) - 1), np.diff(tokens.starts))[solid]
     # Positions over all texts: each text gets a range of its own, wider than any position in it.
     width = 1 + max(int(tokens.spans.max(initial=0)), int(spans.max(initial=0)))
     starts = owner * width + tokens.spans[solid, 0]
+    # Byte-level tokens may overlap, so that ends are not always sorted; their running maximum is,
+    # as the binary search needs.
     ends = np.maximum.accumulate(owner * width + tokens.spans[solid, 1]) if len(solid) else starts
     low = np.searchsorted(ends, rows * width + spans[:, 0], "right")
     high = np.searchsorted(starts, rows * width + spans[:, 1], "left")
@@ -259,13 +262,13 @@ def syntactic_queries(
     keys: dict[Key, int],
     words: str = "head",
 ) -> Queries:
-    """Return a query per pair of related words (w1, w2), w1 an entity with boxes.
+    """Return a query per pair of related words (w1, w2), where w1 is an entity with boxes.
 
     w2 asks for w1's regions. Both directions are taken: w1 as the dependent of w2, and as its head.
     The root has no second word.
 
     Args:
-        keys: numbers of (relation, what the entity is); new ones are added.
+        keys: numbers of (relation, role of the entity); new keys are added.
         words: which words of a phrase represent it as w1: `head` is the one whose own head is
             outside the phrase (the first of them); `any` takes every word, so that two words of one
             phrase ask for one another's region.
@@ -324,7 +327,7 @@ def _entity_words(
 
 
 def _hits(captions: Sequence[Caption], sets: Sequence[RegionSet]) -> Array:
-    """Return which regions are right for each phrase: (P, R) bool, R that of the richest photo."""
+    """Return which regions are right for each phrase: (P, R) bool, with R of the richest photo."""
     phrases = sum(len(c.spans) for c in captions)
     hits = np.zeros((phrases, max(map(len, sets), default=0)), bool)
     end = 0
@@ -339,7 +342,9 @@ def _hits(captions: Sequence[Caption], sets: Sequence[RegionSet]) -> Array:
 
 
 class Batch(NamedTuple):
-    """Captions with their regions, padded to the longest: what `JointEncoder.attentions` takes."""
+    """Captions with their regions, padded to the longest, as `JointEncoder.attentions` takes
+    them.
+    """
 
     ids: Tensor  # (B, T)
     text_mask: Tensor  # (B, T) bool
@@ -384,12 +389,12 @@ def answers(
     """Return the region that each head answers each query with, and its attention to regions.
 
     Args:
-        layers: as `JointEncoder.attentions` yields them; each is released before the next one.
+        layers: as `JointEncoder.attentions` yields them; each is released before the next is made.
         row: (Q,) row of the batch.
         first: (Q,) first token of the source, special tokens counted.
-        last: (Q,) last one.
-        order: (B, R) int64, the regions of each row: of those with the same weight, the first in
-            this order is the answer.
+        last: (Q,) last token.
+        order: (B, R) int64, the regions of each row: among regions with the same weight, the first
+            in this order is the answer.
         reduce: `last` takes the attention of the source's last sub-word, `mean` the mean over its
             sub-words.
 
@@ -401,6 +406,8 @@ def answers(
     tokens = batch.ids.shape[1]
     token, token_row = last, row
     if reduce == "mean":
+        # A query of several sub-words becomes one row per sub-word, and `index_add_` sums them
+        # again: only these rows are copied from the layer, not whole sequences.
         count = last - first + 1
         query = torch.repeat_interleave(torch.arange(len(row), device=row.device), count)
         start = torch.repeat_interleave(count.cumsum(0) - count, count)
@@ -416,6 +423,7 @@ def answers(
         present = batch.region_mask.to(weights.device)[row][:, None]  # (Q, 1, R)
         mass.append((weights * present).sum(-1))
         tried = order[row]
+        # Weights are not negative, so padding with -1 never wins.
         seen = weights.masked_fill(~present, -1.0)
         place = seen.gather(2, tried[:, None].expand(-1, weights.shape[1], -1)).argmax(-1)
         best.append(tried.gather(1, place))
@@ -425,14 +433,14 @@ def answers(
 def random_order(image: str, count: int, width: int, seed: int) -> Array:
     """Return the order in which an image's regions are tried: (width,) int64.
 
-    It is drawn from seed and image alone. With a fixed order, such as that of the file, ties would
-    go to the region that an annotator drew first.
+    It is drawn from seed and image alone. With a fixed order, such as the file's, ties would go to
+    the region that an annotator drew first.
 
     Args:
         image: id.
         count: its regions; places from there on stay.
         width: regions of the richest image of the batch.
-        seed: of the draw.
+        seed: decides the order.
     """
     drawn = np.random.default_rng([seed, zlib.crc32(image.encode())]).permutation(count)
     return np.concatenate([drawn, np.arange(count, width)])
@@ -449,11 +457,11 @@ def _confident(regions: RegionSet, hits: Array) -> Array:
 
 @dataclass(kw_only=True)
 class Probe:
-    """What all probes of a model have; H heads of L layers are asked at once."""
+    """The common part of all probes of a model; H heads of L layers are asked at once."""
 
     encoder: JointEncoder = field(kw_only=False)
     samples: int = 1000  # S, resamplings of photos or sentences for the intervals
-    seed: int = 0  # of the resampling
+    seed: int = 0  # decides the resampling
     batch_size: int = 32  # captions or texts per step; halved where memory runs out
     progress: Progress | None = None  # counts captions or texts
     scores: dict[str, Scores] = field(default_factory=dict)  # by side
@@ -470,8 +478,8 @@ class GroundingProbe(Probe):
 
     regions: Regions
     parser: Parser | None = None  # for syntactic grounding; None leaves it out
-    reduce: str = "last"  # or `mean`, of a source's sub-words
-    words: str = "head"  # or `any`, of a phrase: those that represent it in relations
+    reduce: str = "last"  # the source's sub-word that asks; or `mean` of its sub-words
+    words: str = "head"  # the words of a phrase that represent it in relations; or `any`
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -507,7 +515,8 @@ class GroundingProbe(Probe):
         return records(scores, chooser, *shape, relations=relations)
 
     def examples(self, captions: Iterable[Caption], choose: bool = False) -> Iterator[Example]:
-        """Yield captions with what each word attends to, by the best head of each layer.
+        """Yield captions with the regions that each word attends to, by the best head of each
+        layer.
 
         Captions that do not fit are left out.
 
@@ -552,7 +561,7 @@ class GroundingProbe(Probe):
             scores.captions += len(np.unique(rows))
             found = (right[some], mass[some], base[phrase], np.asarray(hits[phrase].any(1)))
             self._count(scores, captions, rows, list(self._keys), queries.key[some], *found)
-        # Heads are only chosen on that side.
+        # Controls are needed only where results are reported: on `select` heads are only chosen.
         asked = np.flatnonzero((queries.key == 0) & (side != "select"))
         entities = Queries(*(column[asked] for column in queries))
         for key, kept, columns in chain(
@@ -593,7 +602,8 @@ class GroundingProbe(Probe):
         counts: Array,
         top: Array,
     ) -> Iterator[tuple[Key, Array, Array]]:
-        """Yield what the rules that see no word reach, and what other entities of the caption do.
+        """Yield the rates of rules that see no word, and the rates when other entities of the
+        caption ask.
 
         Yields:
             Key, the queries that have the control, and its columns.
@@ -601,7 +611,7 @@ class GroundingProbe(Probe):
         blind = list[Array]()
         asked = np.zeros(len(queries.row), bool)
         rates = np.zeros(top.shape)
-        # Entities of a caption are neighbours, in its order.
+        # Queries of a caption are neighbours, in its order, so a change of row separates captions.
         for part in np.split(np.arange(len(queries.row)), np.flatnonzero(np.diff(queries.row)) + 1):
             if not len(part):
                 continue
@@ -619,9 +629,9 @@ class GroundingProbe(Probe):
     def _other_caption(
         self, captions: list[Caption], sets: list[RegionSet], queries: Queries, hits: Array
     ) -> Iterator[tuple[Key, Array, Array]]:
-        """Yield what the heads answer when a caption of another photo asks, as `_same_caption`.
+        """Yield the rates of the heads when a caption of another photo asks, as `_same_caption`.
 
-        It is the last one before, and all of its entities ask; the first photo has none.
+        It is the last such caption before, and all of its entities ask; the first photo has none.
         """
         rows = list[int]()
         partners = list[Caption]()
@@ -642,7 +652,7 @@ class GroundingProbe(Probe):
         asking = Queries(owner[whole], first[whole], last[whole], nothing, nothing)
         images = [captions[row].image for row in rows]
         top, _ = self._ask(tokens, images, [sets[row] for row in rows], asking)
-        place = {row: n for n, row in enumerate(rows)}  # of its partner
+        place = {row: n for n, row in enumerate(rows)}  # row -> place of its partner
         kept = np.flatnonzero(np.isin(queries.row, rows))
         rates = np.zeros((len(kept), self._heads))
         for n, query in enumerate(kept.tolist()):
@@ -679,7 +689,7 @@ class GroundingProbe(Probe):
     ) -> tuple[Array, Array]:
         """Return the region every head answers with, and its attention to regions.
 
-        Both are (Q, L × H), int64 and float32. Each text has its image and that one's regions.
+        Both are (Q, L × H), int64 and float32. Each text has its image and the image's regions.
         """
         top = np.zeros((len(queries.row), self._heads), np.int64)
         mass = np.zeros(top.shape, np.float32)
@@ -711,6 +721,7 @@ class GroundingProbe(Probe):
             )
             with torch.inference_mode():
                 layers = self.encoder.attentions(*batch)
+                # The first layer shows on which device the model returns its attention.
                 first = next(layers)
                 row, start, stop, order = (torch.from_numpy(x).to(first.device) for x in given)
                 found = answers(chain([first], layers), batch, row, start, stop, order, self.reduce)
@@ -773,7 +784,7 @@ def word_attention(
     first, last = covering(tokens, span_array(words), np.zeros(len(words), np.int64))
     batch = make_batch(tokens, [0], [regions], ends, encoder.region_width)
     token = torch.from_numpy(np.maximum(last, 0) + len(ends[0]))
-    start = batch.ids.shape[1]  # of the regions
+    start = batch.ids.shape[1]  # first position of the regions
     with torch.inference_mode():
         weights = [
             layer[0, :, token.to(layer.device), start:].float().cpu().numpy()

@@ -56,9 +56,9 @@ from vgtools.text.tokens import Tokens, tokenize
 from vgtools.text.vector_files import VectorFile
 from vgtools.training.loop import TrainConfig, halves, train
 
-Vectors = Callable[[str], Array]  # a word's vector, (D,) float32; zeros for an unknown one
+Vectors = Callable[[str], Array]  # a word's vector, (D,) float32; zeros for an unknown word
 
-UAS = "all but punct"  # the words of the usual unlabelled attachment score
+UAS = "all but punct"  # the words that count for the unlabelled attachment score
 
 _RATES = {"attention": 0.3, "words": 0.01}  # the highest learning rate
 _STEP = 8  # sentences per optimiser step
@@ -113,11 +113,11 @@ def own_vectors(encoder: JointEncoder, table: Tensor) -> tuple[Vectors, int]:
 class Sentences(NamedTuple):
     """A batch of sentences for the classifier."""
 
-    attention: Tensor  # (B, K, W, W) of words to words
+    attention: Tensor  # (B, K, W, W) attention of words to words
     barred: Tensor  # (B, W, W) bool, the second word cannot be the head of the first
     vectors: Tensor  # (B, W, D)
     heads: Tensor  # (B, W) int64, -1 where nothing is asked
-    asked: int  # words of the whole step: what losses are divided by
+    asked: int  # words of the whole step, the divisor of losses
 
 
 class HeadClassifier(nn.Module):
@@ -180,17 +180,17 @@ class ClassifierProbe(Probe):
         sentences have to be enough.
     """
 
-    sentences: Callable[[str], Iterator[str]]  # of `train` or `report`, from the first, in order
-    parser: Callable[[], Parser]  # opens what parses them; called once per pass
+    sentences: Callable[[str], Iterator[str]]  # side -> its sentences, in order
+    parser: Callable[[], Parser]  # opens their parser; called once per pass
     kind: str = "attention"  # or `words`
-    vectors: tuple[Vectors, int] | None = None  # of words, and D; for `words`
+    vectors: tuple[Vectors, int] | None = None  # vectors of words, and D; for `words`
     count: int = 0  # sentences of `train`, for the decay of the learning rate
     epochs: int = 2  # passes over them
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._offsets: dict[str, Counter[int]] = {}
-        self.losses = list[float]()  # mean of each epoch, in nats per word
+        self.losses = list[float]()  # mean loss of each epoch, in nats per word
         self.trained = 0  # sentences that were learned from
         self.scores["report"] = Scores(1, self.samples, self.seed)
         self.model = HeadClassifier(self._heads, self.vectors[1] if self.vectors else 0)
@@ -203,7 +203,7 @@ class ClassifierProbe(Probe):
             _RATES[self.kind],
             "linear",
             clip=0.0,
-            log_every=1 << 62,  # at the ends of epochs alone
+            log_every=1 << 62,  # Only the ends of epochs are logged.
             seed=self.seed,
         )
         losses = train(self.model, self._batches, config, weights={"head": 1.0}, halve=halves)
@@ -223,7 +223,7 @@ class ClassifierProbe(Probe):
             yield batch
 
     def _steps(self, side: str) -> Iterator[tuple[Sentences, list[str], list[Link]]]:
-        """Yield batches of sentences with what is asked."""
+        """Yield batches of sentences with their texts and links."""
         parser = self.parser()
         for window in windows(self.sentences(side), _WINDOW, self.progress):
             parses = list(parser(window))
@@ -322,5 +322,7 @@ class ClassifierProbe(Probe):
 
 
 def _names(relation: str) -> tuple[str, ...]:
-    """Return what a word counts for; the unlabelled attachment score leaves out punctuation."""
+    """Return the names that a word counts for; the unlabelled attachment score leaves out
+    punctuation.
+    """
     return (relation, ALL) if relation == "punct" else (relation, ALL, UAS)

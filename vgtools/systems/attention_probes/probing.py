@@ -34,7 +34,8 @@ def probe_all(
         work: takes the rows, as the `run` of a probe does.
 
     Returns:
-        What ended it early, to be raised once the results so far are written; None at the end.
+        The exception that ended it early, to be raised once the results so far are written; None at
+        the end.
     """
     faults: list[DataError] = []
 
@@ -50,9 +51,9 @@ def probe_all(
     except DataError as error:
         if stop.signal is None:
             return error
-        why = "stopped: the results are of what was read up to there"
+        why = "stopped: the results cover the rows read up to there"
         return DataError(why, code=error.code)
-    except Exception as error:  # whatever it is, it must not cost hours of work
+    except Exception as error:  # No fault may cost the results of hours of work.
         return error
     return faults[0] if faults else None
 
@@ -61,7 +62,7 @@ def keep_examples(captions: Iterator[Caption], kept: list[Caption], most: int) -
     """Pass captions on, and keep the first ones of different photos with several entities.
 
     Args:
-        kept: takes those of the side `report` that have two entities or more.
+        kept: takes captions of the side `report` that have two entities or more.
     """
     for caption in captions:
         usable = len(kept) < most and caption.side == "report" and len(caption.spans) > 1
@@ -72,20 +73,20 @@ def keep_examples(captions: Iterator[Caption], kept: list[Caption], most: int) -
 
 @dataclass
 class Findings:
-    """What was found, up to where it was stopped."""
+    """The results of a probe, up to where it was stopped."""
 
     probe: Any  # has the scores
     count: int  # captions or texts
-    skipped: Counter[str]  # those left out, by reason
-    failure: Exception | None  # what stopped it early, if anything
-    kept: list[Caption] = field(default_factory=list)  # to be shown
+    skipped: Counter[str]  # captions or texts left out, by reason
+    failure: Exception | None  # the exception that stopped it early, if any
+    kept: list[Caption] = field(default_factory=list)  # captions to be shown
     classifier: Any = None  # learned from all heads together; None: not asked for, or stopped
 
     def records(self, relations: Relations, select_on: str | None) -> list[dict[str, Any]]:
-        """Return the records of the probe and of the classifier; the last one sums up.
+        """Return the records of the probe and of the classifier; the last record sums up.
 
         Args:
-            select_on: split that heads were chosen on; None if it is the reported one.
+            select_on: split that heads were chosen on; None if it is the reported split.
         """
         rows = list(self.probe.records(relations, choose=select_on is not None))
         if self.classifier is not None:
@@ -100,9 +101,9 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is probed on what, and how; the names are those of the flags of `vg probe-attention`."""
+    """The settings of a probe; their names are the flags of `vg probe-attention`."""
 
-    path: str  # of captions or texts
+    path: str  # file of captions or texts
     encoder: str
     parser: str | None
     relations: str  # how many of the most frequent, all, or names
@@ -124,12 +125,12 @@ class Settings:
     quiet: bool
 
     def config(self) -> dict[str, Any]:
-        """Return what the manifest of the results names, in its order."""
+        """Return the settings that the manifest of the results names, in its order."""
         return {name: getattr(self, name) for name in _CONFIG}
 
     @property
     def sides(self) -> dict[str, str] | None:
-        """What each split is for; None if all rows are reported on."""
+        """The use of each split; None if all rows are reported on."""
         if self.split is None:
             return None
         named = ((self.split, "report"), (self.select_on, "select"), (self.train_on, "train"))
@@ -182,7 +183,7 @@ def probe_text_file(
 ) -> Findings:
     """Probe a text encoder, then learn from all its heads together if a classifier is asked for.
 
-    What is wrong with a text is reported before the model is loaded.
+    Faults of a text are reported before the model is loaded.
 
     Args:
         note: is called with how many texts the classifier learns from, where they are drawn.

@@ -26,13 +26,14 @@ from vgtools.text.parses import stanford
 GROUPS = 1000  # G
 ACTIVE = 0.2  # a head that gives regions more than this share of its attention (section 3.1)
 ENTITY = ("entity", "")
-# Controls of entities: cells whose first columns are the heads, followed by those of the control.
+# Controls of entities: cells whose first columns are the heads, followed by the control's columns.
 BLIND = ("word-blind", "")  # `controls.RULES`, then whether a gold box itself is a region
 OTHER_ENTITY = ("another entity of the caption", "")  # asks: a column per head
 OTHER_CAPTION = ("a caption of another photo", "")  # asks: a column per head
 
-Key = tuple[str, str]  # ENTITY, or (relation, "dependent" or "head": what the entity is in it)
-# Names of relations (the parser's or Stanford's), how many of the most frequent ones, or None: all.
+Key = tuple[str, str]  # ENTITY, or (relation, "dependent" or "head": the entity's role in it)
+# Names of relations (the parser's or Stanford's), how many of the most frequent relations, or None:
+# all.
 Relations = Sequence[str] | int | None
 
 
@@ -46,7 +47,7 @@ class Cell:
     base_hits: Array  # (G,) float64, `base` of each group
     totals: Array  # (G,) float64, `total` of each group
     samples: int  # S
-    seed: int  # of the samples
+    seed: int  # decides the samples
     base: float = 0.0  # right answers of the most confident region
     bound: int = 0  # queries that any region is right for
     total: int = 0
@@ -127,9 +128,9 @@ _SETTINGS = ("samples", "seed")
 class Scores:
     """Cells by kind of query, filled window by window; their size is independent of the photos.
 
-    A photo falls into one of G groups, by its id alone, and groups are what is resampled: all
-    captions of a photo, and all entities in them, come and go together. Without photos the
-    sentences are grouped, and a sentence is its id.
+    A photo falls into one of G groups, by its id alone, and groups are resampled: all captions of a
+    photo, and all entities in them, come and go together. Without photos the sentences are grouped,
+    and a sentence is its id.
 
     Source: Field & Welsh 2007 (Bootstrapping clustered data), the cluster bootstrap; photos of one
         group are one cluster, which is unbiased as the id has nothing to do with the answers.
@@ -167,9 +168,9 @@ class Scores:
         """Count answers.
 
         Args:
-            keys: what the numbers in `key` mean.
+            keys: the key of each number in `key`.
             images: photos of the window.
-            image: (Q,) which of them.
+            image: (Q,) number of the photo in `images`.
             key: (Q,).
             right: (Q, X) bool or shares; X is L × H, or with the columns of a control.
             mass: (Q, L × H) attention to regions; without it all heads are active.
@@ -188,6 +189,8 @@ class Scores:
             some = np.flatnonzero(key == number)
             some = some[np.argsort(group[some], kind="stable")]
             groups, begin = np.unique(group[some], return_index=True)
+            # Sorted by group, the answers of each group are neighbours, and `reduceat` sums each
+            # run in one pass.
             cell.hits[groups] += np.add.reduceat(right[some], begin, axis=0, dtype=np.float32)
             cell.base_hits[groups] += np.add.reduceat(base[some], begin)
             cell.totals[groups] += np.diff(begin, append=len(some))
@@ -223,12 +226,13 @@ class Significance:
     largest deviation of any head, in its standard errors, is in `level` of the resamplings. `p` is
     the two-sided p-value of the difference to the baseline, `p_corrected` the same against the
     largest of all heads' deviations, which keeps the family-wise error. No p-value is below 2 to
-    the power of 1 - g, for g groups with a query: that of a sign test in which all of them agree.
+    the power of 1 - g, for g groups with a query, which is the p-value of a sign test in which all
+    of them agree.
 
-    A deviation is in the standard errors of its own resampling (bootstrap-t). In those of the whole
-    sample, the best of 144 heads had p < .05 in 7 to 11 % of 600 draws of 100 photos under no
-    difference, and the band covered 88 %: the error of a low accuracy is too small. What holds now
-    is measured by `tests/benchmarks/null.py`.
+    A deviation is in the standard errors of its own resampling (bootstrap-t). With the errors of
+    the whole sample, the best of 144 heads had p < 0.05 in 7 to 11 % of 600 draws of 100 photos
+    under no difference, and the band covered 88 %: the error of a low accuracy is too small.
+    `tests/benchmarks/null.py` measures the present rates.
 
     Source: Romano & Wolf 2005 (Exact and approximate stepdown methods), single step; Hall 1988
         (Theoretical comparison of bootstrap confidence intervals), bootstrap-t.
@@ -256,7 +260,7 @@ def _weights(groups: int, samples: int, seed: int) -> Array:
 
 
 class _Resampled(NamedTuple):
-    """Shares of n heads, and those of the resamplings."""
+    """Shares of n heads, in the sample and in the resamplings."""
 
     value: Array  # (n,)
     error: Array  # (n,) standard errors
@@ -267,13 +271,13 @@ class _Resampled(NamedTuple):
 def _resample(hits: Array, total: Array, weights: Array) -> _Resampled:
     """Return shares with the errors of ratios of sums over groups.
 
-    The square of one answer is added to that of all residuals: a head that is never right, in the
-    sample or in a resampling, is not certain never to be.
+    The square of one answer is added to the sum of squared residuals: a head that is never right,
+    in the sample or in a resampling, is not certain never to be.
 
     Args:
         hits: (g, n) right answers, or differences of them.
         total: (g,) queries.
-        weights: (S, g).
+        weights: (S, g) how often each group counts.
     """
     value = hits.sum(0) / total.sum()
     rest = hits - value * total[:, None]
@@ -289,7 +293,7 @@ def _resample(hits: Array, total: Array, weights: Array) -> _Resampled:
 def significance(cell: Cell, level: float = 0.95) -> Significance:
     """Return the intervals of all heads and their p-values against the baseline.
 
-    Both also corrected over all heads.
+    Both are also corrected over all heads.
     """
     hits, base, total = cell.groups()
     if not len(total):
@@ -297,9 +301,11 @@ def significance(cell: Cell, level: float = 0.95) -> Significance:
     weights = _weights(len(total), cell.samples, cell.seed)
     heads = _resample(hits, total, weights)
     low, high = np.quantile(heads.drawn, _ends(level), axis=0)
+    # The largest deviation over heads makes the band hold for all heads at once.
     reach = np.quantile(np.abs(heads.deviation).max(1), level) * heads.error
     gain = _resample(hits - base[:, None], total, weights)
     deviation = np.abs(gain.deviation)
+    # Without the tolerance, a resampling that equals the sample could fall below it by rounding.
     observed = np.abs(gain.value) / gain.error - 1e-9
     least = 2.0 ** (1 - len(total))
     p, p_corrected = (
@@ -322,12 +328,12 @@ def chosen(
     """Return how a chosen head does against the baseline, in percent, with intervals.
 
     Args:
-        cell: what is reported.
-        choose: what the head was chosen by; the same cell, or that of another split; None where
-            there was no choice.
+        cell: the reported cell.
+        choose: the cell that the head was chosen by, the same or another split's; None where there
+            was no choice.
         number: the head; None where none could be chosen.
-        corrected: the head was chosen on what is reported: its p-value is the one corrected over
-            all heads.
+        corrected: the head was chosen on the reported cell, so its p-value is corrected over all
+            heads.
     """
     facts: dict[str, Any] = {"accuracy": None}
     hits, base, total = cell.groups()
@@ -379,9 +385,9 @@ def records(
     """Yield the results: one record per head, layer and relation, and a summary; in percent.
 
     Args:
-        scores: of the side that is reported.
-        chooser: of the side that heads are chosen on; the same object where there is one side, and
-            then the p-value of the best head is the corrected one.
+        scores: scores of the side that is reported.
+        chooser: scores of the side that heads are chosen on; the same object where there is one
+            side, and then the p-value of the best head is corrected.
     """
     cell = scores.cells.get(ENTITY)
     if cell is not None:
@@ -424,9 +430,9 @@ def records(
 
 
 def _control_records(scores: Scores, chooser: Scores, level: float) -> Iterator[dict[str, Any]]:
-    """Yield what the best active head reaches beside each control, on the entities that have it.
+    """Yield the rates of the best active head and of each control, on the entities that have it.
 
-    "difference" is that of the head asked with the right word and the control, paired over photos.
+    "difference" is between the head asked with the right word and the control, paired over photos.
     """
     choose = chooser.cells.get(ENTITY)
     number = None if choose is None else choose.best()
@@ -440,7 +446,7 @@ def _control_records(scores: Scores, chooser: Scores, level: float) -> Iterator[
         if cell is None:
             continue
         for place, name in enumerate(names):
-            # A wrong word has a column for each head, of which the chosen one's counts.
+            # A wrong word has a column for each head, of which the chosen head's column counts.
             column = heads + (place if key == BLIND else number or 0)
             against = cell.against(heads, column)
             same_head = key != BLIND
@@ -459,7 +465,7 @@ def _word_specific(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the headline: the best head minus itself, asked by a caption of another photo.
 
     Another entity of the same caption inflates the difference: a head that follows words is drawn
-    to that entity's region, and falls below a random one.
+    to that entity's region, and falls below a random region.
     """
     found = next((r for r in controls if r["control"].endswith(OTHER_CAPTION[0])), {})
     ends = {"": "difference", "_low": "difference_low", "_high": "difference_high", "_p": "p"}
@@ -499,7 +505,7 @@ def _layer_records(
 ) -> Iterator[dict[str, Any]]:
     """Yield a record per layer.
 
-    The best head on the very photos that are reported is flattered; "chosen" is one that was
+    The best head on the very photos that are reported is flattered; "chosen" is a head that was
     chosen on others.
     """
     chosen_heads = None if choose is None else choose.by_layer(heads)[0]
@@ -526,7 +532,9 @@ def _layer_records(
 
 
 def _cell(scores: Scores, name: str, entity: str) -> Cell | None:
-    """Return the cell of a relation, or None; of both directions if `entity` is "either"."""
+    """Return the cell of a relation, or None; both directions are summed if `entity` is
+    "either".
+    """
     sides = ("dependent", "head") if entity == "either" else (entity,)
     cells = [scores.cells[name, side] for side in sides if (name, side) in scores.cells]
     if len(cells) == 2:
@@ -535,7 +543,7 @@ def _cell(scores: Scores, name: str, entity: str) -> Cell | None:
 
 
 def select_relations(totals: Mapping[str, int], relations: Relations) -> list[str]:
-    """Return names of relations by falling count, those asked for."""
+    """Return the names of the relations asked for, by falling count."""
     names = sorted(totals, key=lambda name: (-totals[name], name))
     if relations is None:
         return names

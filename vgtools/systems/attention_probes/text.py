@@ -1,4 +1,4 @@
-"""What the attention heads of a text encoder attend to: syntax, special tokens, neighbours.
+"""The attention of a text encoder's heads: to syntax, special tokens and neighbours.
 
 Also how heads differ. No image is needed, and any encoder will do; a joint model gets no regions.
 Attention is reduced batch by batch, all heads at once.
@@ -55,7 +55,7 @@ _WINDOW = 512  # texts that are sorted by length together
 _MIXED = 1 << 22  # numbers in a block of mixtures of two heads' attention
 
 PATTERNS = ("cls", "sep", "punctuation", "previous", "next", "self")
-DIRECTIONS = ("to head", "to dependent")  # what the attending word looks for
+DIRECTIONS = ("to head", "to dependent")  # the word that the attending word looks for
 ALL = "all"  # all relations together
 # The baselines: a word's head is always the word at this offset. Nearer ones come first, since the
 # first of equals is the best.
@@ -63,7 +63,7 @@ OFFSETS = [sign * step for step in range(1, 21) for sign in (-1, 1)]
 
 
 class Text(NamedTuple):
-    """A text and what it is for: `report`, `select` (heads are chosen on it) or `train`."""
+    """A text and its use: `report`, `select` (heads are chosen on it) or `train`."""
 
     text: str
     side: str = "report"
@@ -71,13 +71,13 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of a stream, by what they are for; read again at each iteration."""
+    """The texts of a stream, by their use; read again at each iteration."""
 
     path: str  # a text, or `.jsonl` rows with `text`
     sides: Mapping[str, str] | None = None  # split -> side; rows of other splits are ignored
     limit: int | None = None
     # Without splits, four of five texts are of the side `train`, by the hash of text and seed,
-    # which keeps equal ones together. None takes all as `report`.
+    # which keeps equal texts together. None takes all as `report`.
     seed: int | None = None
 
     def __iter__(self) -> Iterator[Text]:
@@ -128,7 +128,7 @@ class Texts:
 
 
 def surface(layer: Tensor, mask: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what a layer's heads attend to, summed over texts; a text is its tokens' mean.
+    """Return the attention of a layer's heads, summed over texts; a text is its tokens' mean.
 
     Args:
         layer: (B, H, T, T) attention weights.
@@ -142,7 +142,8 @@ def surface(layer: Tensor, mask: Tensor, targets: Tensor) -> tuple[Tensor, Tenso
     Source: Clark et al. 2019, sections 3.1 to 3.3.
     Deviation: entropies are exact; the published code mixes in a uniform 0.0001 first.
     """
-    share = (mask / mask.sum(1, keepdim=True)).to(layer.dtype)  # (B, T), of a text's mean
+    # (B, T), a token's weight in the mean of its text
+    share = (mask / mask.sum(1, keepdim=True)).to(layer.dtype)
     received = torch.einsum("bhqk,bq->bhk", layer, share)
     special = torch.einsum("bhk,bck->ch", received, targets.to(layer.dtype))  # (3, H)
     near = []
@@ -210,7 +211,7 @@ def word_tokens(ends: Sequence[tuple[Array, Array]], before: int, length: int) -
     """Return the tokens of each word: (B, W, T) bool.
 
     Args:
-        ends: from `word_ends`, of some texts.
+        ends: ends of the words of some texts, from `word_ends`.
         before: special tokens before a text.
     """
     most = max((len(first) for first, _ in ends), default=0)
@@ -254,11 +255,14 @@ def divergences(layers: Tensor, mask: Tensor) -> Tensor:
 
     single = entropy(layers)
     result = layers.new_zeros(count, count)
+    # All pairs at once would hold K² attention maps.
     block = max(1, _MIXED // layers.numel())
     for low in range(0, count, block):
         some = slice(low, low + block)
         mixed = entropy((layers[some, None] + layers[None, low:]) / 2)  # (block, K - low)
         result[some, low:] = mixed - (single[some, None] + single[None, low:]) / 2
+    # The divergence is symmetric, so only the upper half is kept; rounding can make it slightly
+    # negative.
     result = result.triu(1).clamp(min=0)
     return result + result.T
 
@@ -275,16 +279,19 @@ def classical_mds(squared: Array) -> Array:
     """
     size = len(squared)
     centre = np.eye(size) - 1 / size
+    # Double centring turns squared distances into inner products, whose largest eigenvectors are
+    # the coordinates.
     values, vectors = np.linalg.eigh(-0.5 * centre @ squared @ centre)
     top = np.argsort(values)[::-1][:2]
     points = vectors[:, top] * np.sqrt(np.maximum(values[top], 0))
     largest = points[np.abs(points).argmax(0), np.arange(points.shape[1])]
+    # The sign of 0 is 0 and would erase an axis without extent; the tiny number makes it 1.
     points *= np.sign(largest + 1e-300)
     return np.asarray(np.pad(points, ((0, 0), (0, 2 - points.shape[1]))))
 
 
 class _Window(NamedTuple):
-    """Some texts with what is known of them."""
+    """Some texts with their parses and tokens."""
 
     texts: list[str]
     parses: list[Parse]
@@ -297,7 +304,7 @@ class _Window(NamedTuple):
 class TextProbe(Probe):
     """Probe every head of a model with texts, window by window.
 
-    The scores are of dependency relations; their columns after those of the heads are of `OFFSETS`.
+    The scores are of dependency relations; after the heads' columns come the columns of `OFFSETS`.
     """
 
     parser: Parser | None = None  # for dependency relations; None leaves them out
@@ -308,7 +315,7 @@ class TextProbe(Probe):
         self.texts = 0
         self.tokens = 0
         shape = (self.encoder.layers, self.encoder.heads)
-        # Sums over texts.
+        # These are sums over texts.
         self._patterns = np.zeros((len(PATTERNS), *shape))
         self._entropy = np.zeros(shape)
         self._first_entropy = np.zeros(shape)
@@ -352,7 +359,7 @@ class TextProbe(Probe):
         words = word_tokens([window.ends[r] for r in rows], len(self._ends[0]), length)
         links = word_links([window.parses[r] for r in rows], words)
         text, word, head = np.array([link[:3] for link in links], np.int64).reshape(-1, 3).T
-        # Each has an entry per layer.
+        # Each list has an entry per layer.
         sums: list[tuple[Tensor, Tensor, Tensor]] = []
         right: list[Array] = []
         kept: list[Tensor] = []
@@ -373,8 +380,8 @@ class TextProbe(Probe):
             if kept:
                 mask = batch.text_mask[torch.from_numpy(compared)].to(kept[0].device)
                 divergence = divergences(torch.cat(kept), mask).cpu().numpy()
-        # Nothing is counted before everything has fit into memory: a batch that did not is tried
-        # again in halves.
+        # Nothing is counted before everything has fit into memory: a batch that did not fit is
+        # tried again in halves, and its texts would count twice.
         if side == "report":
             patterns, entropy, first = (
                 [x.cpu() for x in column] for column in zip(*sums, strict=True)
@@ -416,7 +423,7 @@ class TextProbe(Probe):
         """Count answers of each relation by itself and of all together.
 
         Args:
-            text: (links,) which of them.
+            text: (links,) number of the text in `texts`.
             right: (2, links, L, H) bool.
             offsets: (links,) from each word to its head.
         """
@@ -445,8 +452,8 @@ class TextProbe(Probe):
         The relations taken together, `all`, come first.
 
         Args:
-            choose: heads and offsets are chosen on the side `select`; else on what is reported, and
-                then the p-values are corrected over all heads.
+            choose: heads and offsets are chosen on the side `select`; else on the reported side,
+                and then the p-values are corrected over all heads.
 
         Deviation: an offset that ends beyond the sentence is counted as wrong by the baseline
             (`OFFSETS`); the published analysis clips it to the sentence's end.
@@ -511,7 +518,7 @@ class TextProbe(Probe):
             "baseline": None,
             "accuracies": percent(cell.accuracy[:count].reshape(layers, heads)),
         }
-        if choose is None:  # the texts that heads are chosen on do not have the relation
+        if choose is None:  # The texts that heads are chosen on lack the relation.
             return record
         column = int(choose.right[count:].argmax())
         report, select = (c.against(count, count + column) for c in (cell, choose))
