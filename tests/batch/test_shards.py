@@ -24,8 +24,9 @@ from vgtools.batch import places, shards
 from vgtools.batch import run as batch
 from vgtools.batch.plan import Plan, text_source
 from vgtools.batch.shards import OpenOutput, ShardedOutput
+from vgtools.io.artifact import manifest_beside, read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import dumps, manifest_beside, read_manifest, sha256_file
+from vgtools.io.files import dumps, sha256_file
 from vgtools.io.folders import Shards
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import manifest_path

@@ -18,8 +18,8 @@ from tests.tiny.lm import make_tokenizer
 from tests.tiny.runs import refused
 from tests.tiny.visual import BACKBONE, encoder_of, save_regions
 from vgtools import cli
+from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import Exit
-from vgtools.io.files import read_manifest
 from vgtools.models.encoder import as_encoder, load_masked_lm, save_pretrained
 from vgtools.models.masked_lm import new_lm
 from vgtools.systems.grounding.inputs import Examples, Recipe

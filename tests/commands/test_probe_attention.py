@@ -19,8 +19,8 @@ from tests.tiny import probe as t
 from tests.tiny.runs import refused
 from tests.tiny.xdbert import save_xdbert
 from vgtools.cli import run
+from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import read_manifest
 from vgtools.systems.attention_probes.text import Texts
 
 

@@ -21,8 +21,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from tests.conftest import vg_command
 from vgtools.cli import run
+from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError
-from vgtools.io.files import compress, dumps, open_npy, read_manifest
+from vgtools.io.files import compress, dumps, open_npy
 from vgtools.io.output import Output
 from vgtools.systems.vokenization.revokenize import revokenize
 from vgtools.text.tokens import tokenize

@@ -13,8 +13,9 @@ import pytest
 from vgtools import cli
 from vgtools.images.boxes import placeholder_confidence
 from vgtools.images.regions import open_regions
+from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import Exit
-from vgtools.io.files import read_manifest, sha256_file
+from vgtools.io.files import sha256_file
 
 
 def b64(values: Any, dtype: str) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from vgtools.io import remote
+from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import read_manifest
 from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
 from vgtools.io.streams import PIPES, read_windows

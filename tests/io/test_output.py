@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from vgtools.io import output
+from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import read_manifest
 from vgtools.io.output import Output
 from vgtools.io.streams import read_lines
 from vgtools.io.written import seal

@@ -14,17 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vgtools.io.artifact import manifest_beside, read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import (
-    compress,
-    manifest_beside,
-    open_features,
-    open_npy,
-    read_ids,
-    read_manifest,
-    versions,
-    write_manifest,
-)
+from vgtools.io.features import open_features, read_ids
+from vgtools.io.files import compress, open_npy, versions, write_manifest
 from vgtools.io.output import Output
 from vgtools.io.streams import (
     TextStats,

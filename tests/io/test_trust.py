@@ -12,7 +12,8 @@ import pytest
 
 from vgtools.io import trust
 from vgtools.io.errors import DataError
-from vgtools.io.files import open_features, sha256_file
+from vgtools.io.features import open_features
+from vgtools.io.files import sha256_file
 
 
 def test_a_hash_is_computed_once_for_a_file_that_looks_the_same(

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import Artifact, check_made, manifest_beside
 from vgtools.io.errors import DataError
-from vgtools.io.files import check_made, manifest_beside, open_arrays, read_manifest
 from vgtools.io.process import Progress
 from vgtools.io.streams import TextStats, read_texts, read_windows
 from vgtools.text.ngrams import Counts, Ids, PairCounts, Vocabulary, count, jsd, jsd_pairs
@@ -281,9 +281,8 @@ def _grown(counts: Array, ids: Array) -> Array:
 
 def _packed(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
     """Yield token ids and vokens of a packed file, both int64."""
-    read_manifest(path, "vokens")
-    ends = open_arrays(path, 1, ".rows.npy")
-    for array, rows in zip(open_arrays(path, 2), ends, strict=True):
+    made = Artifact(path, "vokens")
+    for array, rows in zip(made.arrays(2), made.arrays(1, ".rows.npy"), strict=True):
         if array.shape[1] != 2 or array.dtype.kind != "i":
             found = f"{array.shape} of {array.dtype}"
             raise DataError(f"expected packed vokens, (tokens, 2) integers, got {found}", path)

@@ -13,7 +13,7 @@ from vgtools.commands.options import Count, File, Flag, Runtime, Value, flags, n
 from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
-    from vgtools.io.files import Features
+    from vgtools.io.features import Features
     from vgtools.io.process import Progress
     from vgtools.systems.vokenization.evaluation import Evaluation
 
@@ -100,7 +100,8 @@ def evaluate_matcher(
     refuse_if(needed, "--parser", "--phrases and --text need one, which finds the nouns")
     piped = [captions, words.phrases, words.text, words.parser].count("-") > 1 or feats == "-"
     refuse_if(piped, "-", "only one of CAPTIONS, --phrases and --text can come from a pipe")
-    from vgtools.io.files import dumps, open_features
+    from vgtools.io.features import open_features
+    from vgtools.io.files import dumps
     from vgtools.io.names import is_stream
     from vgtools.io.own import open_stream
     from vgtools.io.process import Progress

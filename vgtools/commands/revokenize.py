@@ -70,7 +70,7 @@ def revokenize(
     files = all_of(file)
     help_at_terminal(context, *files)
     from vgtools.batch import run
-    from vgtools.io.files import manifest_beside
+    from vgtools.io.artifact import manifest_beside
     from vgtools.io.inputs import Inputs
     from vgtools.text.vokens import no_collection
 

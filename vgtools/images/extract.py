@@ -28,8 +28,9 @@ from vgtools.images.decoding import decode
 from vgtools.images.featurizer import Featurizer
 from vgtools.images.sources import ImageError, Images, Item, Source, add_stamp, id_fault
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit, amount
-from vgtools.io.files import dumps, read_json, read_manifest
+from vgtools.io.files import dumps, read_json
 from vgtools.io.names import is_shards, manifest_path
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece

@@ -27,14 +27,12 @@ import numpy as np
 from vgtools.images.boxes import box_fault
 from vgtools.images.sources import SUFFIXES
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import Artifact, read_manifest
 from vgtools.io.errors import DataError, amount, input_changed
-from vgtools.io.files import dumps, open_array, read_manifest
-from vgtools.io.folders import Shards
+from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
-from vgtools.io.names import is_shards
 from vgtools.io.output import Output
-from vgtools.io.remote import local
-from vgtools.io.streams import jsonl_rows, open_shard, read_jsonl, require
+from vgtools.io.streams import jsonl_rows, open_shard, require
 
 KIND = "region-features"
 _SCAN = 8192  # feature rows checked at a time
@@ -55,9 +53,12 @@ class RegionSet:
         return len(self.boxes)
 
 
+_BOXES = ".regions.jsonl"
+
+
 def regions_path(path: str | Path) -> Path:
     """Return the file of the boxes of region features: `X.regions.jsonl` next to `X.npy`."""
-    return Path(path).with_suffix(".regions.jsonl")
+    return Path(path).with_suffix(_BOXES)
 
 
 class Regions:
@@ -209,12 +210,12 @@ def open_regions(path: str | Path, most: int | None = None) -> Regions:
         DataError: any of the three is missing (66), damaged or from another run; a box is
             invalid; a row is NaN or infinite (65).
     """
-    path = local(str(path))
-    manifest = read_manifest(path, KIND)
-    array = open_array(path, ndim=2)
+    made = Artifact(path, KIND)
+    path = made.path
+    array = made.array(2)
     if array.dtype.kind != "f":
         raise DataError(f"holds {array.dtype}, expected float16 or float32", path)
-    table = _read_table(path, len(array))
+    table = _read_table(made, len(array))
     for start in range(0, len(array), _SCAN):
         bad = ~np.isfinite(np.asarray(array[start : start + _SCAN], np.float32)).all(1)
         if bad.any():
@@ -222,22 +223,18 @@ def open_regions(path: str | Path, most: int | None = None) -> Regions:
             image = table.images[int(np.searchsorted(table.starts, row, "right")) - 1]
             why = f"row {row} (a region of {image}) is NaN or infinite; extract it again or drop it"
             raise DataError(why, path)
-    return Regions(Path(path), array, manifest, table, most)
+    return Regions(Path(path), array, made.manifest, table, most)
 
 
 _Row = tuple[str | Path, int, dict[str, Any]]  # file, line, row
 
 
-def _table_rows(path: str) -> Iterator[_Row]:
+def _table_rows(made: Artifact) -> Iterator[_Row]:
     """Yield the rows of the boxes of `X.npy`; rows of shards have "start" as in a single file."""
     keys = {"image": str, "start": int, "width": int, "height": int, "boxes": list}
     keys["confidence"] = list
-    if not is_shards(path):
-        file = regions_path(path)
-        yield from ((file, line, row) for line, row in read_jsonl(file, keys))
-        return
     first = 0  # row of the array at which the shard starts
-    for shard in Shards(path).files(".regions.jsonl"):
+    for shard in made.files(_BOXES):
         with open_shard(shard) as stream:
             for line, row in jsonl_rows(stream, shard.path, keys):
                 row["start"] += first
@@ -245,13 +242,13 @@ def _table_rows(path: str) -> Iterator[_Row]:
         first += shard.rows
 
 
-def _read_table(artifact: str, rows: int) -> _Table:
+def _read_table(made: Artifact, rows: int) -> _Table:
     """Read and check the boxes of `rows` regions."""
     table = _Table()
     lines: dict[str, int] = {}  # image -> line
     codes: dict[str, int] = {}  # label -> its number
     end = 0  # number of regions so far
-    for path, line, row in _table_rows(artifact):
+    for path, line, row in _table_rows(made):
         image = row["image"]
         if lines.setdefault(image, line) != line:
             raise DataError(duplicate_image(image, lines[image]), path, line)
@@ -276,7 +273,7 @@ def _read_table(artifact: str, rows: int) -> _Table:
         end += len(boxes)
     if end != rows:
         why = f"has {end} boxes for {rows} feature rows; both must come from the same run"
-        raise DataError(why, artifact if is_shards(artifact) else regions_path(artifact))
+        raise DataError(why, made.name(_BOXES))
     table.names = list(codes)
     return table
 

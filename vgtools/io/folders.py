@@ -56,12 +56,11 @@ def fault_in_record(record: Any, number: int, form: Any = _RECORD) -> str:
 
 
 class ShardFile(NamedTuple):
-    """One file of a shard."""
+    """One file of a shard, or of an artifact that is not cut."""
 
     path: str
-    bytes: int
-    sha256: str
-    rows: int  # of the shard
+    sha256: str | None = None  # in the list of shards
+    rows: int = 0  # of the shard
 
     def check(self, sha256: str) -> None:
         """Refuse a file with another hash than in the list of shards.
@@ -149,7 +148,7 @@ class Shards:
                 path = os.path.join(self.folder, name)
                 check_file(path, {"bytes": facts["bytes"]}, LIST, _WAY_OUT)
                 rows = record["counts"].get("rows", 0)
-                yield ShardFile(path, facts["bytes"], facts["sha256"], rows)
+                yield ShardFile(path, facts["sha256"], rows)
 
 
 def open_file(path: str) -> BinaryIO:

@@ -12,6 +12,7 @@ import orjson
 
 from vgtools import __version__
 from vgtools.io import own
+from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit, file_errors, storable
 from vgtools.io.files import (
     config_difference,
@@ -20,7 +21,6 @@ from vgtools.io.files import (
     is_manifest,
     plain_json,
     read_json,
-    read_manifest,
     refuse_inputs,
     write_manifest,
 )

@@ -152,26 +152,17 @@ class _Joined(RawIOBase):
         super().close()
 
 
-def open_shards(
-    path: str | Path, start: int = 0, stop: int | None = None, ending: str | None = None
-) -> BinaryIO:
-    """Open the shards of a folder from `start` up to `stop`, by default all, as one stream.
-
-    Of several files of a shard the one with an `ending` is read.
-    """
-    joined = _Joined(Shards(path).files(ending, start, stop))
+def open_shards(path: str | Path, start: int = 0, stop: int | None = None) -> BinaryIO:
+    """Open the shards of a folder from `start` up to `stop`, by default all, as one stream."""
+    joined = _Joined(Shards(path).files(None, start, stop))
     return cast(BinaryIO, BufferedReader(joined, _BLOCK))
 
 
 def open_shard(file: ShardFile) -> BinaryIO:
-    """Open one file of a shard; at its end its hash is compared."""
+    """Open one file of a shard; at its end its hash is compared, if it is known."""
+    if file.sha256 is None:
+        return open_read(file.path)
     return cast(BinaryIO, BufferedReader(_Joined(iter([file])), _BLOCK))
-
-
-def shard_lines(path: str | Path, ending: str) -> Iterator[str]:
-    """Yield the lines of the files of a folder of shards that end alike."""
-    with open_shards(path, ending=ending) as stream:
-        yield from map(decode, stream)
 
 
 @dataclass(frozen=True)

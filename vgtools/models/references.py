@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgtools.io.errors import DataError, Exit, amount, is_out_of_memory, name_of
-from vgtools.io.files import LARGEST, read_json
+from vgtools.io.features import LARGEST
+from vgtools.io.files import read_json
 from vgtools.models.sealed import check_model
 from vgtools.text import clip_bpe
 

@@ -22,8 +22,8 @@ from markupsafe import Markup
 
 from vgtools import __version__
 from vgtools.images.sources import read_image
+from vgtools.io.artifact import manifest_beside
 from vgtools.io.errors import DataError
-from vgtools.io.files import manifest_beside
 from vgtools.io.streams import read_jsonl
 
 if TYPE_CHECKING:

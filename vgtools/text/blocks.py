@@ -19,8 +19,9 @@ import numpy as np
 
 from vgtools.io import own
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import Artifact, manifest_beside, read_manifest
 from vgtools.io.errors import DataError, Exit, amount, file_errors, plain
-from vgtools.io.files import is_manifest, manifest_beside, open_arrays, read_manifest, sha256_file
+from vgtools.io.files import is_manifest, sha256_file
 from vgtools.io.names import is_stream, manifest_path, refuse_stream
 from vgtools.io.output import files_of
 from vgtools.io.process import Progress
@@ -65,10 +66,10 @@ def open_packed(
             are printed).
     """
     name = str(name or path)
-    manifest = read_manifest(path, "vokens")
+    opened = Artifact(path, "vokens")
     again = "create the file again with vg revokenize"
-    source = manifest.get("tokenizer")
-    count = manifest.get("count")
+    source = opened.manifest.get("tokenizer")
+    count = opened.manifest.get("count")
     counted = count is None or (type(count) is int and 0 <= count <= _MOST)
     if not isinstance(source, dict | None) or not counted:
         why = f'has "tokenizer" {source!r:.40} and "count" {count!r:.40}; {again}'
@@ -80,8 +81,7 @@ def open_packed(
         raise DataError(f"{why} tokens of {tokenizer}; {way_out}", name)
     parts = list[Packed]()
     before = 0
-    ends_of = open_arrays(path, 1, ".rows.npy")
-    for tokens, ends in zip(open_arrays(path, 2), ends_of, strict=True):
+    for tokens, ends in zip(opened.arrays(2), opened.arrays(1, ".rows.npy"), strict=True):
         parts.append(Packed(name, tokens, ends, count, before=before))
         _check(parts[-1])
         before += len(ends)

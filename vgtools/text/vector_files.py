@@ -22,7 +22,8 @@ import orjson
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, input_changed
-from vgtools.io.files import LARGEST, open_npy
+from vgtools.io.features import LARGEST
+from vgtools.io.files import open_npy
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import bare
 from vgtools.io.output import Output

@@ -22,8 +22,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from vgtools.io.artifact import manifest_beside
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import dumps, manifest_beside
+from vgtools.io.files import dumps
 from vgtools.io.output import Output
 from vgtools.io.streams import TEXT_CHARS, Window, check_length, parse_json, require
 

@@ -22,9 +22,9 @@ import numpy as np
 
 from vgtools.io import trust
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import Artifact
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import open_npy, read_manifest, sha256_file
-from vgtools.io.streams import read_lines
+from vgtools.io.files import open_npy, sha256_file
 from vgtools.text.tokens import load_stop_words, row_starts, word_runs
 
 _BLOCK = 1 << 16  # vectors that are looked through at a time
@@ -68,13 +68,13 @@ def open_word_vectors(ref: str) -> WordVectors:
     """
     if ref.startswith("builtin:"):
         return _open_builtin(ref)
-    manifest = read_manifest(ref, KIND)
-    array = open_npy(ref, ndim=2)
+    made = Artifact(ref, KIND)
+    array = made.array(2)
     if array.dtype != np.float32:
         raise DataError(f"expected float32, got {array.dtype}; prepare the vectors again", ref)
-    ids = Path(ref).with_suffix(".ids")
-    hashes = [manifest["files"].get(path.name, {}).get("sha256") for path in (Path(ref), ids)]
-    return _word_vectors(ref, array, read_lines(ids), hashes)
+    names = [Path(made.name(ending)).name for ending in (".npy", ".ids")]
+    hashes = [made.manifest["files"].get(name, {}).get("sha256") for name in names]
+    return _word_vectors(ref, array, made.lines(".ids"), hashes)
 
 
 def _open_builtin(ref: str) -> WordVectors:

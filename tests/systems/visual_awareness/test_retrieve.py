@@ -12,7 +12,7 @@ from tests.tiny import save_encoder
 from tests.tiny.retriever import save_grid, save_retriever
 from vgtools import retrieval
 from vgtools.io.errors import DataError
-from vgtools.io.files import open_features
+from vgtools.io.features import open_features
 from vgtools.systems.visual_awareness.retrieve import (
     Opened,
     RetrieverSearch,

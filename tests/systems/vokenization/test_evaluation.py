@@ -12,7 +12,8 @@ import torch
 
 from tests.tiny import save_feats, save_run_of
 from vgtools.io.errors import DataError
-from vgtools.io.files import dumps, open_features
+from vgtools.io.features import open_features
+from vgtools.io.files import dumps
 from vgtools.systems.vokenization.evaluation import (
     POS,
     Bootstrap,

@@ -11,7 +11,7 @@ import torch
 from tests.tiny import save_encoder, save_feats, save_run_of, text
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import open_features
+from vgtools.io.features import open_features
 from vgtools.retrieval import Index, make_index
 from vgtools.systems.vokenization import retrieve as system
 from vgtools.systems.vokenization.retrieve import SentenceRetriever

@@ -146,7 +146,8 @@ def extract_image_feats(
     help_at_terminal(context, *places)
     from vgtools.batch import run
     from vgtools.images import extract, sources
-    from vgtools.io.files import dumps, read_ids
+    from vgtools.io.features import read_ids
+    from vgtools.io.files import dumps
     from vgtools.io.names import manifest_of
     from vgtools.io.own import atomic_write
     from vgtools.models.references import device_type

@@ -148,7 +148,7 @@ def hdf5(
     import os
 
     refuse_if(not output.endswith(".hdf5"), "--output", f"must end in .hdf5, got {output!r}")
-    from vgtools.io.files import read_manifest
+    from vgtools.io.artifact import read_manifest
     from vgtools.systems.vokenization import published
 
     if read_manifest(file, verify=False).get("kind") == "image-features":

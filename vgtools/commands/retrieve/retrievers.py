@@ -71,7 +71,7 @@ def open_retriever(indexes: Sequence[str], search: Search, runtime: Runtime) -> 
     Raises:
         DataError: an index of another version, or flags that do not fit it (usage).
     """
-    from vgtools.io.files import manifest_beside
+    from vgtools.io.artifact import manifest_beside
 
     index = indexes[0]
     keys = manifest_beside(index).get("keys", "matcher")
@@ -113,7 +113,7 @@ def _by_matcher(indexes: Sequence[str], search: Search, runtime: Runtime) -> Ope
 
 def _by_words(indexes: Sequence[str], search: Search, runtime: Runtime) -> Opened:
     """Return the search by scene, object or keyword: an index of captions, nouns or keywords."""
-    from vgtools.io.files import manifest_beside
+    from vgtools.io.artifact import manifest_beside
     from vgtools.systems.grounding.association import open_associator
     from vgtools.systems.grounding.retrieve import AssociativeRetriever
 

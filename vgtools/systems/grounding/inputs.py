@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import read_manifest
 from vgtools.systems.grounding.association import Associator, open_associator
 from vgtools.systems.grounding.model import ASSOCIATIVE, Batch
 from vgtools.systems.grounding.pictures import Pictures, open_pictures

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vgtools.analysis.recall import KS, image_ranks, text_ranks
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, amount
-from vgtools.io.files import Features
+from vgtools.io.features import Features
 from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder
 from vgtools.systems.visual_awareness.recipe import MILESTONES, RetrieverConfig, retriever_config

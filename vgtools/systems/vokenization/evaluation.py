@@ -19,7 +19,7 @@ import torch
 from vgtools.images.phrases import image_finder
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.io.files import Features
+from vgtools.io.features import Features
 from vgtools.io.streams import read_jsonl
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder

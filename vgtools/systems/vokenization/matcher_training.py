@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.io.files import Features
+from vgtools.io.features import Features
 from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vgtools.io.errors import DataError, Exit, about, plain
-from vgtools.io.files import open_features
+from vgtools.io.features import open_features
 from vgtools.io.inputs import Inputs
 from vgtools.models.encoder import Encoder
 from vgtools.models.layers import checkpoint_activations

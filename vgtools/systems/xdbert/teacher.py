@@ -27,7 +27,8 @@ from torch.nn import functional as F
 from vgtools.analysis.recall import both_ways
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit, amount, plain
-from vgtools.io.files import Features, dumps, open_features
+from vgtools.io.features import Features, open_features
+from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
 from vgtools.io.streams import read_jsonl
 from vgtools.models.encoder import Encoder

@@ -1,0 +1,238 @@
+"""Files and folders of shards that vg wrote, with their manifests: checked, and read alike."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vgtools.io.errors import DataError, Exit, file_error, name_of
+from vgtools.io.files import check_format, open_npy, read_json, read_value, sha256_file
+from vgtools.io.folders import ShardFile, Shards
+from vgtools.io.forms import FILES, check_form
+from vgtools.io.names import (
+    ending_of,
+    is_compressed,
+    is_shards,
+    manifest_of,
+    manifest_path,
+    real_folder,
+)
+from vgtools.io.remote import local
+from vgtools.io.streams import decode, jsonl_rows, open_shard, raw_lines
+from vgtools.io.written import check_file, check_hash
+
+if TYPE_CHECKING:
+    # At run time numpy is imported by the functions that need it: it takes a third of the time
+    # that `vg --help` may take.
+    from vgtools.io.arrays import Array
+
+KIND = {"kind?": (str, type(None))}
+
+# The file and the command that writes it, by the kind of its manifest.
+_WRITERS = {
+    "image-features": "X.npy of vg extract-image-feats",
+    "image-grid": "X.npy of vg extract-image-feats --pooling none",
+    "region-features": "X.npy of vg extract-image-feats --regions",
+    "index": "X.faiss of vg build-index",
+    "vokens": "X.npy of vg vokenize",
+    "word-vectors": "X.npy of vg prepare vectors",
+}
+
+
+class Artifact:
+    """A file or a folder of shards as a command of vg wrote it, opened by its name.
+
+    Files beside the main one are named by their endings: with `X.npy`, `.ids` is `X.ids`; in a
+    folder `X.npy/` it is one file per shard. Files of shards are compared with their hashes when
+    they are read, others at once.
+
+    Args:
+        path: of the main file or the folder. From a URL it is fetched, once per machine.
+        kind: of the manifest.
+
+    Attributes:
+        path: on this machine.
+        manifest: of the artifact.
+
+    Raises:
+        DataError: as `read_manifest`; methods: a shard is missing (66) or has another hash (65).
+    """
+
+    def __init__(self, path: str | Path, kind: str | None = None) -> None:
+        self.path = local(str(path))
+        self.manifest = read_manifest(self.path, kind)
+        self._shards = Shards(self.path) if is_shards(self.path) else None
+
+    def name(self, ending: str) -> str:
+        """Return the name of a file beside the main one; all files of shards are in the folder."""
+        beside = self.path.removesuffix(ending_of(self.path)) + ending
+        return beside if self._shards is None else self.path
+
+    def files(self, ending: str) -> Iterator[ShardFile]:
+        """Return the files that end alike: one, or one per shard, in order."""
+        if self._shards is None:
+            return iter([ShardFile(self.name(ending))])
+        return self._shards.files(ending)
+
+    def lines(self, ending: str) -> Iterator[str]:
+        """Yield the lines of the files that end alike."""
+        for file in self.files(ending):
+            with open_shard(file) as stream:
+                yield from map(decode, stream)
+
+    def arrays(self, ndim: int, ending: str = ".npy") -> list[Array]:
+        """Return the arrays that end alike as memory maps: one, or one per shard, in order.
+
+        Raises:
+            DataError: as `open_npy`, or a shard has another hash (65).
+        """
+        arrays = []
+        for file in self.files(ending):
+            if file.sha256 is not None:
+                file.check(sha256_file(file.path))
+            arrays.append(open_npy(file.path, ndim))
+        return arrays
+
+    def array(self, ndim: int) -> Array:
+        """Return the main array, of a folder as the memory maps of its shards, read by rows.
+
+        Raises:
+            DataError: as `arrays`; or shards have rows of several shapes (65).
+        """
+        from vgtools.io.arrays import stacked
+
+        arrays = self.arrays(ndim)
+        shapes = {array.shape[1:] for array in arrays}
+        if len(shapes) > 1:
+            raise DataError(f"has shards with rows of several shapes: {shapes}", self.path)
+        return stacked([array for array in arrays if len(array)] or arrays[:1])
+
+
+def read_manifest(
+    artifact: str | Path, kind: str | None = None, verify: bool | Literal["sizes"] = True
+) -> dict[str, Any]:
+    """Read an artifact's manifest and check the artifact against it.
+
+    A `kind` is, for example, `image-features`. With `verify` size and sha256 of every file of the
+    artifact are compared, or sizes alone. A folder's list of shards is always compared.
+
+    Raises:
+        DataError: a pipe (usage); a folder without shards, or no manifest (66); of another kind or
+            a newer format, or the files are not the ones it names (65). Both sides are printed.
+    """
+    if str(artifact) == "-":
+        why = "expected the name of a .npy or .faiss file, got a pipe"
+        raise DataError(why, artifact, code=Exit.USAGE)
+    if os.path.isdir(artifact) and not is_shards(artifact):
+        raise file_error(IsADirectoryError(errno.EISDIR, ""), artifact, reading=True)
+    path = Path(manifest_of(str(artifact)))
+    expected = _WRITERS.get(kind or "", "")
+    shards = is_shards(artifact)
+    if not shards and not path.exists():
+        if not os.path.exists(artifact):
+            why = f"does not exist; expected {expected}" if expected else "does not exist"
+            raise DataError(why, artifact, code=Exit.NO_INPUT)
+        if expected and Path(artifact).suffix not in expected.split()[0]:
+            why = f"expected {expected}, got {name_of(artifact)}"
+            raise DataError(why, code=Exit.NO_INPUT)
+        why = f"the manifest of {artifact} is missing; run the command that writes it again"
+        raise DataError(why, path, code=Exit.NO_INPUT)
+    body = Shards(artifact).manifest if shards else read_json(path, "a vg manifest")
+    files = body.get("files")
+    if "vg" in body:
+        check_format(body, path)
+    if not isinstance(files, dict) or "vg" not in body:
+        raise DataError("is not a manifest that vg wrote", path)
+    if kind is not None and body.get("kind") != kind:
+        why = f"expected the manifest of {kind!r}, got {body.get('kind')!r}"
+        raise DataError(f"{why}; name {expected}" if expected else why, path)
+    check_form(body, KIND, path, "create the artifact again")
+    made = body.get("backbone")
+    view = made.get("preprocessing") if isinstance(made, dict) else None
+    for key, value in (("backbone", made), ("preprocessing", view)):
+        if not isinstance(value, dict | None):
+            raise DataError(f'"{key}" must be an object, got {value!r:.60}', path)
+    if verify and not shards:
+        check_form(body, {"files": FILES}, path, "create the artifact again")
+        for name, facts in files.items():
+            named = {"bytes": facts["bytes"]} if verify == "sizes" else facts
+            check_file(path.with_name(name), named, "its manifest", "create it again")
+    return body
+
+
+def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, Any]:
+    """Return the manifest beside a stream's file, or an empty one.
+
+    A stream needs no manifest, and the file with its name may have nothing to do with vg.
+
+    Args:
+        stream: the file.
+        sha256: of the file, where it is known, to be compared as well.
+
+    Raises:
+        DataError: the manifest is damaged or of a newer format, or the file has another size or
+            hash than it says (65).
+    """
+    path = manifest_path(stream)
+    if str(stream) == "-" or not path.is_file():
+        return {}
+    body = read_value(path, "a vg manifest")
+    if not isinstance(body, dict) or "vg" not in body:
+        return {}
+    check_format(body, path)
+    check_form(body, KIND, path, f"create {stream} again, or remove the manifest")
+    files = body.get("files")
+    name = Path(real_folder(stream)).name
+    facts = files.get(name) if isinstance(files, dict) else None
+    if not isinstance(facts, dict):
+        return {}
+    again = f"create it again, or remove {path}"
+    if os.path.isfile(stream):
+        cause = "it is cut off, or was written without -o"
+        check_file(stream, {"bytes": facts.get("bytes")}, "its manifest", f"{cause}: {again}")
+    if sha256 and facts.get("sha256"):
+        check_hash(stream, sha256, facts["sha256"], "its manifest", again, "was rewritten")
+    return body
+
+
+def read_made(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Return the rows of a file that vg wrote, as `read_jsonl` does, but only if it is whole.
+
+    It is compared with the manifest beside it, if there is one: the size at once, and once the last
+    row was read the hash, unless it is compressed and has checksums of its own.
+
+    Raises:
+        DataError: as `read_jsonl` and `manifest_beside`.
+    """
+    manifest_beside(path)
+    return jsonl_rows(raw_lines(path) if is_hashed(path) else _hashed(path), path)
+
+
+def _hashed(path: str | Path) -> Iterator[bytes]:
+    digest = hashlib.sha256()
+    for line in raw_lines(path):
+        digest.update(line)
+        yield line
+    check_made(path, digest.hexdigest())
+
+
+def check_made(path: str | Path, sha256: str) -> None:
+    """Compare the hash of all lines of a file with the manifest beside it, if there is one.
+
+    A compressed file has checksums of its own, and its manifest the hash of what is compressed; of
+    a folder each shard was compared when it was read.
+
+    Raises:
+        DataError: as `manifest_beside`.
+    """
+    if not is_hashed(path):
+        manifest_beside(path, sha256)
+
+
+def is_hashed(path: str | Path) -> bool:
+    """Return whether a file has checksums of its own."""
+    return is_compressed(path) or is_shards(path)
