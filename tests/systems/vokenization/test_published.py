@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_named(
         ([[1e300, 2.0], [1.0, 1.0]], 1, "vg.hdf5: row 0 (vg/a) is NaN, infinite or all zero"),
         ([[1.0, 2.0], [0.0, 0.0]], 1, "vg.hdf5: row 1 (vg/b) is NaN, infinite or all zero"),
         (np.zeros((2, 0)), 1, "vg.hdf5: expected numbers, got none: shape (2, 0)"),
-        ([[1.0, 2.0], [3.0, 4.0]], 2, "vg.hdf5: another file has the image 'vg/a', too"),
+        ([[1.0, 2.0], [3.0, 4.0]], 2, "vg.hdf5: another file also has the image 'vg/a'"),
     ],
 )
 def test_keys_that_no_command_could_read_are_refused(
@@ -249,7 +249,7 @@ def test_other_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     save_corpus(tmp_path)
     (tmp_path / "c.bert.sent").unlink()
     prepared(tmp_path, code=66)
-    assert "expected c.bert.sent, or .line, beside it" in capsys.readouterr().err
+    assert "expected c.bert.sent, or .line, next to it" in capsys.readouterr().err
 
 
 def test_without_h5py_its_extra_is_named(

@@ -425,7 +425,7 @@ def test_the_voken_vocabulary_comes_from_flag_manifest_or_largest_voken() -> Non
             [named],
             [packed([(5, 1)], vokens=41, name="g")],
             None,
-            "g: its vokens are of 41 images, those of f of 40",
+            "g: its vokens are of 41 images, the vokens of f of 40",
         ),
         ([packed([(5, -1)])], [], None, "f: holds no voken to learn"),
         ([packed([(VOCABULARY, 1)])], [], None, "f:1: expected a token id from"),

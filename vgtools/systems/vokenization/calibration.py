@@ -20,7 +20,7 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 
-_STEPS = 50  # of Newton's method at most; five to ten do
+_STEPS = 50  # most steps of Newton's method; five to ten are usually enough
 _RIDGE = 1e-3  # keeps the weights finite where the classes are separable
 
 
@@ -57,8 +57,8 @@ class Calibration:
         """Return the probability that each voken is right: (T, k) float32 in [0, 1].
 
         Args:
-            relevance: (T, k) of the images of each token.
-            stems: T, of the words that the tokens are part of; empty outside words.
+            relevance: (T, k) relevance of the images of each token.
+            stems: T stems of the words that the tokens are part of; empty outside words.
         """
         counts = np.array([self.stems.get(stem, 0) for stem in stems], np.float64)
         known = self.captions * np.log1p(counts) + self.bias
@@ -68,11 +68,11 @@ class Calibration:
 def fit_calibration(
     relevance: Array, stems: Sequence[str], right: Array, counts: Mapping[str, int]
 ) -> Calibration:
-    """Return the logistic model of what was right, by maximum likelihood.
+    """Return the logistic model of right vokens, by maximum likelihood.
 
     Args:
-        relevance: (T,) of the best image of each held-out token.
-        stems: T, of their words.
+        relevance: (T,) relevance of the best image of each held-out token.
+        stems: T stems of their words.
         right: (T,) bool.
         counts: training captions that hold each stem.
     """
@@ -80,7 +80,7 @@ def fit_calibration(
     one = np.ones(len(known))
     weights = _newton(np.column_stack([relevance, known, one]), right)
     if weights[0] < 0:
-        # More relevant images would be less probable: then relevance says nothing here.
+        # More relevant images would be less probable: relevance has no use here, so it is dropped.
         weights = np.concatenate([[0.0], _newton(np.column_stack([known, one]), right)])
     relevant, often, bias = (round(float(weight), 6) for weight in weights)
     return Calibration(relevant, often, bias, dict(counts))
@@ -101,19 +101,19 @@ def _newton(x: Array, right: Array) -> Array:
 
 
 def _logistic(x: Array) -> Array:
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))  # does not overflow
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))  # Unlike exp, tanh does not overflow.
 
 
 def reliability(scores: Array, right: Array, bins: int = 5) -> list[dict[str, float]]:
-    """Return the reliability curve: of the scores in each bin, their mean and how many were right.
+    """Return the reliability curve: for the scores in each bin, their mean and how many were right.
 
     Args:
         scores: (T,) probabilities.
         right: (T,) bool.
-        bins: of equal width from 0 to 1; empty ones are left out.
+        bins: number of bins, of equal width from 0 to 1; empty bins are left out.
 
     Returns:
-        `from`, where the bin begins, `score` and `right` in per cent, and `count`, per bin.
+        `from`, where the bin starts, `score` and `right` in percent, and `count`, per bin.
     """
     place = np.minimum((np.asarray(scores, np.float64) * bins).astype(int), bins - 1)
     return [

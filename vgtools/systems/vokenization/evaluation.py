@@ -1,7 +1,7 @@
 """Evaluation of finished matchers on photos that none was trained on (section 3.2).
 
 The paper has no figures of the matcher itself. Recall asks for the caption's own photo among all of
-a split. Concept hit asks for any photo that shows the noun, which is what vokens are for.
+a split. Concept hit asks for any photo that shows the noun, which is the purpose of vokens.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ Spans = list[tuple[int, int]]
 class Texts:
     """N texts, before an encoder reads them."""
 
-    images: list[int]  # N, feature row of each
+    images: list[int]  # N, feature row of each text's photo
     texts: list[str]  # N
     parses: list[Parse]  # N, none without a parser
-    phrases: list[Spans]  # N, of phrases that show something; none without annotations
+    phrases: list[Spans]  # N, spans of phrases that show something; none without annotations
 
     @classmethod
     def of(cls, rows: Rows, parser: Parser | None, phrases: Sequence[Spans] = ()) -> Texts:
@@ -70,7 +70,7 @@ class Texts:
             ("lemmas", any(any(parse.lemmas) for parse in parses)),
         ):
             if parses and not known:
-                raise DataError(f"the parser gives no {what}; expected them beside the relations")
+                raise DataError(f"the parser gives no {what}; expected them with the relations")
         return cls([image for image, _ in rows], texts, parses, list(phrases))
 
 
@@ -79,7 +79,7 @@ class Encoded(NamedTuple):
 
     captions: Captions
     states: HiddenStates
-    tags: Array  # (T,) part of speech of the word that each token begins in, or empty
+    tags: Array  # (T,) part of speech of the word that each token starts in, or empty
     lemmas: list[str]  # T, lower case
     nouns: Array  # the first token of each noun inside a phrase
 
@@ -91,8 +91,8 @@ class Bootstrap:
 
     Args:
         images: feature rows of the photos; lines, for a text without photos.
-        samples: how many are drawn.
-        seed: of the samples.
+        samples: how many samples are drawn.
+        seed: decides which samples are drawn.
     """
 
     def __init__(self, images: Array, samples: int = SAMPLES, seed: int = 0) -> None:
@@ -105,11 +105,12 @@ class Bootstrap:
             self._weights = drawn.astype(np.float64)
 
     def interval(self, hits: Array, images: Array) -> list[float]:
-        """Return the 95 % interval of a share in per cent, from each item's hit and photo."""
+        """Return the 95 % interval of a share in percent, from each item's hit and photo."""
         place = np.searchsorted(self._images, images)
         size = len(self._images)
         total = self._weights @ np.bincount(place, minlength=size)
         right = self._weights @ np.bincount(place, hits, minlength=size)
+        # A sample may draw no photo with such a word.
         shares = right[total > 0] / total[total > 0]
         if not len(shares):
             return [0.0, 0.0]
@@ -119,7 +120,7 @@ class Bootstrap:
 class Evaluation:
     """Measures matchers on the same captions of held-out photos.
 
-    What depends on the encoder alone is kept from one matcher to the next.
+    Results that depend on the encoder alone are kept from one matcher to the next.
 
     Args:
         bank: features of all photos.
@@ -150,11 +151,11 @@ class Evaluation:
         self._encoded: dict[str, Encoded] = {}
 
     def add_phrases(self, path: str) -> None:
-        """Measure concept hit, too, on the nouns in the annotated phrases of first captions.
+        """Also measure concept hit on the nouns in the annotated phrases of first captions.
 
         Args:
-            path: of rows {"image", "text", "phrases": [{"start", "end", "type"}]}; those of other
-                photos are skipped.
+            path: file of rows {"image", "text", "phrases": [{"start", "end", "type"}]}; rows of
+                other photos are skipped.
 
         Raises:
             DataError: a row is not of this form, or none is of a held-out photo.
@@ -173,10 +174,10 @@ class Evaluation:
         self._parts["phrases"] = Texts.of(list(rows.items()), self._parser, spans)
 
     def add_text(self, lines: Sequence[str], rows: Rows) -> None:
-        """Look, too, at the photos that the words of a running text get from a bank.
+        """Also measure the photos that the words of a running text get from a bank.
 
         Args:
-            lines: of the text.
+            lines: lines of the text.
             rows: captions of the bank's photos.
 
         Raises:
@@ -188,18 +189,18 @@ class Evaluation:
         self._text_photos = np.unique([image for image, _ in rows])
         words = [[stem_key(word) for word in re.findall(r"[^\W_]+", text)] for _, text in rows]
         self._stems = _holders(rows, words)
-        some = int(self._text_photos[0])  # the text has no photo; its rank is not looked at
+        some = int(self._text_photos[0])  # The text has no photo; its rank is not used.
         self._parts["text"] = Texts.of([(some, line) for line in lines], self._parser)
 
     def measure(self, run: Matcher) -> dict[str, Any]:
-        """Return the figures of a matcher, in per cent, as `vg evaluate-matcher` documents them.
+        """Return the figures of a matcher, in percent, as `vg evaluate-matcher` documents them.
 
-        Those of the same network untrained are added as a control.
+        The figures of the same network untrained are added as a control.
         """
         key = (run.encoder.fingerprint, run.matcher.config.layers)
         if key != self._encoder:
             self._encoder = key
-            self._encoded = {}  # the hidden states of two encoders need not fit memory
+            self._encoded = {}  # The hidden states of two encoders might not fit into memory.
             packed = PackedEncoder(run.encoder, run.matcher.config.layers)
             for name, texts in self._parts.items():
                 self._encoded[name] = _encode(texts, run.encoder, packed, self._watch)
@@ -332,25 +333,26 @@ class Evaluation:
 def untrained(matcher: TokenImageMatcher, seed: int = 0) -> TokenImageMatcher:
     """Return a network of the same shape with random weights, a control."""
     device = next(matcher.parameters()).device
+    # The caller's random state stays as it was, and the control is the same in every call.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return TokenImageMatcher(matcher.config).to(device).eval()
 
 
 def _percent(values: Sequence[float] | Array) -> float:
-    """Return the mean in per cent, 0 of nothing."""
+    """Return the mean in percent, 0 of nothing."""
     return round(100 * float(np.mean(values)), 2) if len(values) else 0.0
 
 
 def _without_the_noun(found: Array, holders: Sequence[set[int]]) -> dict[str, float]:
-    """Return in per cent how many of n nouns hit with photos that do not depend on the noun.
+    """Return in percent how many of n nouns hit with photos that do not depend on the noun.
 
     Args:
         found: (n,) the photo that each noun gets.
-        holders: of each noun, the photos with it in a caption.
+        holders: for each noun, the photos with it in a caption.
 
     Returns:
-        "best_voken": one photo for all nouns, the one that is right for most of these very nouns.
+        "best_voken": one photo for all nouns, the photo that is right for most of these very nouns.
         "permuted": the nouns' photos in another order, the mean over all n! orders.
     """
     right = Counter(photo for held in holders for photo in held)
@@ -363,10 +365,10 @@ def _without_the_noun(found: Array, holders: Sequence[set[int]]) -> dict[str, fl
 
 
 def _by_score(hits: Sequence[bool], scores: Array) -> dict[str, float]:
-    """Return in per cent how many of the nouns with the best and the worst scores hit.
+    """Return in percent how many of the nouns with the best and the worst scores hit.
 
-    A score that knows what it found makes the best ones better than all, so that --min-score keeps
-    them. Of equal scores the first in the text come first.
+    A meaningful score makes the best nouns better than all nouns, so that --min-score keeps them.
+    Among equal scores the first in the text come first.
     """
     order = np.argsort(-scores, kind="stable")
     sorted_hits = np.array(hits, bool)[order]
@@ -381,14 +383,14 @@ def _by_score(hits: Sequence[bool], scores: Array) -> dict[str, float]:
 def _holders(rows: Rows, words: Sequence[Sequence[str]]) -> dict[str, set[int]]:
     """Return the photos whose captions hold each word, in lower case."""
     holders: dict[str, set[int]] = {}
-    for (image, _), held in zip(rows, words, strict=False):  # without a parser there are no words
+    for (image, _), held in zip(rows, words, strict=False):  # Without a parser there are no words.
         for word in held:
             holders.setdefault(word.lower(), set()).add(image)
     return holders
 
 
 def _visual_spans(phrases: Sequence[Any], path: str, line: int) -> Spans:
-    """Return the spans of phrases, without those that show nothing."""
+    """Return the spans of phrases that show something."""
     spans = Spans()
     for number, phrase in enumerate(phrases, 1):
         match phrase:
@@ -425,7 +427,7 @@ def _encode(texts: Texts, encoder: Encoder, packed: PackedEncoder, watch: Any) -
 
 
 def _words(parse: Parse, spans: Spans) -> list[int]:
-    """Return the word that each token begins in, -1 outside words."""
+    """Return the word that each token starts in, -1 outside words."""
     owner = {at: word for word, (start, end) in enumerate(parse.spans) for at in range(start, end)}
     return [owner.get(start, -1) for start, _ in spans]
 

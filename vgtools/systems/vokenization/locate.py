@@ -1,4 +1,4 @@
-"""Where in a picture a matcher finds what a text says, for `vg locate`.
+"""Where in a picture a matcher finds the content of a text, for `vg locate`.
 
 A matcher (Tan & Bansal 2020) has no projection after its pooling that could be opened up. It
 embeds each position of a feature map as it would a picture with that mean feature, and the heat is
@@ -23,7 +23,7 @@ class Asked(NamedTuple):
     """Texts that are looked for."""
 
     queries: torch.Tensor  # (Q, E) unit vectors
-    place: Array  # (B,) which query is a text's, -1 for a text without a token
+    place: Array  # (B,) the query of each text, -1 for a text without a token
 
 
 class RelevanceLocator:

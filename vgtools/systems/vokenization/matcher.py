@@ -4,7 +4,7 @@
 
 f projects the frozen text encoder's hidden state of a token, g the frozen backbone's feature of an
 image, into one space of unit vectors, where the most relevant image of a token, its voken, is the
-nearest one.
+nearest image.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TokenImageMatcher(nn.Module):
     Source: Tan & Bansal 2020 (Vokenization), section 3.2, appendix A.1; appendix A.4 for
         `level="sentence"`.
     Deviation: with `config.sentence` a token also sees the mean hidden state of its sentence, with
-        `config.context_weight` when matching; `--preset paper` does not. Nor does the paper have
+        `config.context_weight` when matching; `--preset paper` does not. The paper also lacks
         `config.word_loss` and `config.rarity`.
     """
 
@@ -45,7 +45,8 @@ class TokenImageMatcher(nn.Module):
             _mlp(config.text_width, config) if config.sentence and config.level == "token" else None
         )
         if config.loss == "info_nce":
-            self.log_scale = nn.Parameter(torch.tensor(math.log(14.0)))  # of the logits; learned
+            # learned scale of the logits
+            self.log_scale = nn.Parameter(torch.tensor(math.log(14.0)))
             if config.word_loss:
                 self.log_word_scale = nn.Parameter(torch.tensor(math.log(14.0)))
 
@@ -69,7 +70,7 @@ class TokenImageMatcher(nn.Module):
 
         Args:
             hidden: (T, text_width) hidden states of any tokens.
-            means: (S, text_width) of each sentence; unused without `config.sentence`.
+            means: (S, text_width) mean of each sentence; unused without `config.sentence`.
             rows: (T,) int64 the sentence of each token.
 
         Returns:
@@ -132,12 +133,14 @@ class TokenImageMatcher(nn.Module):
         text = F.normalize(words[known], dim=1)
         weights = None if batch.weights is None else batch.weights[known]
         keyed = (batch.keys[known], batch.holders, 1.0, weights)
+        # A mean over no words would be NaN; this 0 still reaches the weights.
         if not len(text):
             return words.sum() * 0
         return info_nce(text, batch.own[known], images, _scale(self.log_word_scale), *keyed)
 
 
 def _scale(log_scale: Tensor) -> Tensor:
+    # As in CLIP: a scale above 100 makes the training unstable.
     return log_scale.clamp(max=math.log(100.0)).exp()
 
 
@@ -151,7 +154,9 @@ def _mlp(width: int, config: MatcherConfig) -> nn.Sequential:
 
 
 def _project(mlp: nn.Sequential, rows: Tensor) -> Tensor:
-    """Run an MLP in float32 over whole tiles of rows: no row depends on the number of others."""
+    """Run an MLP in float32 over whole tiles of rows, so that no row depends on the number of
+    rows.
+    """
     size = len(rows)
     tiled = rows.float() if mlp.training else F.pad(rows.float(), (0, 0, 0, -size % TILE))
     return mlp(tiled)[:size]  # type: ignore[no-any-return]
@@ -180,14 +185,14 @@ def load_matcher(path: str | Path, *, device: str = "cpu") -> tuple[TokenImageMa
 def at_context(matcher: TokenImageMatcher, weight: float) -> TokenImageMatcher:
     """Return the same networks with another weight of the sentence term.
 
-    0 matches the word alone, as its own hidden state shows it; 1 is what training takes.
+    0 matches the word alone, as its own hidden state shows it; 1 is the weight in training.
 
     Raises:
         ValueError: the matcher has no sentence term.
     """
     if matcher.context is None:
         raise ValueError("has no sentence term whose weight could change")
-    other = copy.copy(matcher)  # the weights stay shared
+    other = copy.copy(matcher)  # A shallow copy shares the weights.
     other.config = dataclasses.replace(matcher.config, context_weight=weight)
     return other
 
@@ -240,7 +245,7 @@ def info_nce(
         tokens: (T, E) token embeddings, unit norm.
         own: (T,) row of each token's own image.
         images: (C, E) embeddings of distinct images.
-        scale: scalar, what cosines are multiplied by.
+        scale: scalar, factor of the cosines.
         keys: (T,) row of `holders`, or -1 for none.
         holders: (K, C) how a key's share is spread over the images; rows sum to 1.
         share: 0 is plain InfoNCE.
@@ -275,7 +280,7 @@ def info_nce(
 class Batch(NamedTuple):
     """Data of a step: T tokens of S sentences, C distinct images.
 
-    With `level="sentence"` the sentences are in the place of the tokens.
+    With `level="sentence"` the sentences take the place of the tokens.
     """
 
     hidden: Tensor  # (T, text_width)

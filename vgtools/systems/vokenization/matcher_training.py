@@ -26,8 +26,8 @@ from vgtools.training.session import Session
 from vgtools.training.splits import Splits
 from vgtools.training.steps import plan_for, train_config
 
-_RAREST = 8.0  # nats: of a stem in one caption of 3,000; rarer ones count no more
-_PLAIN = 2.5  # nats, in the place of words that show nothing: that of a common noun
+_RAREST = 8.0  # nats, for a stem in one caption of 3,000; rarer stems count no more
+_PLAIN = 2.5  # nats, for words that show nothing: the rarity of a common noun
 
 
 class Captions(NamedTuple):
@@ -38,8 +38,8 @@ class Captions(NamedTuple):
     content: Array  # (T,) bool, part of a content word
     keys: Array  # (T,) int64 number of the word's stem, -1 outside content words
     holds: Holds
-    rows: Array  # (S,) int64 which of the texts given each caption is; some hold no token
-    stems: Array  # (K,) str, of each number in `keys`, sorted
+    rows: Array  # (S,) int64 number of each caption among the given texts, some without a token
+    stems: Array  # (K,) str, the stem of each number in `keys`, sorted
 
 
 class Holds(NamedTuple):
@@ -60,11 +60,11 @@ def tokenize_captions(
     """Tokenise captions and find their content words.
 
     The image of a caption is its feature row; tokens after the `longest`-th are cut off. Lower-case
-    `stop_words` are not content words; by default those of our own list.
+    `stop_words` are not content words; by default our own list.
 
     Returns:
-        The captions that hold a token, and counts of what was left out: `empty` captions, `cut`
-        ones.
+        The captions that hold a token, and counts of captions: `empty`, which are left out, and
+        `cut`.
     """
     tokens = tokenize(tokenizer, texts)
     lengths = np.diff(tokens.starts)
@@ -99,7 +99,7 @@ def stem_counts(captions: Captions) -> Array:
 
 
 def _holds(images: Array, keys: Array, starts: Array) -> Holds:
-    """Count for each image its captions that hold each stem, from the tokens' images and keys."""
+    """Count for each image the captions that hold each stem, from the tokens' images and keys."""
     rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     # A caption counts once, however often it holds a stem.
     once = np.unique(np.column_stack([images, keys, rows])[keys >= 0], axis=0)
@@ -222,7 +222,7 @@ def collate(
 ) -> Batch:
     """Build the batch of some captions.
 
-    It has the tokens to learn from, the images, and those that hold a token's stem, too.
+    It has the tokens to learn from, their images, and the images that hold a token's stem.
 
     The captions are those with the (S,) numbers `sentences`; `rng` draws the tokens outside content
     words that are kept, and the negatives.
@@ -237,15 +237,15 @@ def collate(
         keys = np.full(len(sentences), -1)
     else:
         kept = captions.content[places] | (draw < config.stop_share)
-        if not kept.any():  # a batch of nothing but stop words
+        if not kept.any():  # A batch of stop words alone would have no loss.
             kept[:] = True
         hidden = taken.hidden[torch.from_numpy(kept)]
         rows = np.repeat(np.arange(len(sentences)), lengths)[kept]
         keys = captions.keys[places][kept]
     image = captions.images[sentences]
     if config.loss == "hinge":
-        # Any image of the bank but the caption's own: count on from it, around the circle of all
-        # images.
+        # Counting on from the caption's own image, around the circle of all images, draws every
+        # other image with the same probability.
         bank = np.unique(captions.images)
         place = np.searchsorted(bank, image)
         negative = bank[(place + rng.integers(1, len(bank), len(image))) % len(bank)]
@@ -255,7 +255,7 @@ def collate(
     own = np.searchsorted(distinct, image)
     other = np.searchsorted(distinct, negative)
     numbers, compact = np.unique(keys, return_inverse=True)
-    # -1, if there, is the first number.
+    # -1, if it occurs, is the first of the sorted numbers.
     compact = np.where(keys >= 0, compact - int(numbers[0] < 0), -1)
     holders = _holders(captions.holds, distinct, numbers[numbers >= 0])
 
@@ -304,11 +304,11 @@ class Ranked(NamedTuple):
     """The ranks of the own images among all images, for a block of captions."""
 
     sentences: Array  # (S,)
-    ranks: Array  # (T,) of each token's own image, 0 is best; T is 0 with `level="sentence"`
+    ranks: Array  # (T,) rank of each token's own image, 0 is best; T is 0 with `level="sentence"`
     top: Array  # (T,) feature row of the most relevant image
-    scores: Array  # (T,) float32, its relevance
-    others: Array  # (T,) of the most relevant one beside the own image
-    caption_ranks: Array  # (S,) of the caption's own image
+    scores: Array  # (T,) float32, the relevance of `top`
+    others: Array  # (T,) feature row of the most relevant image other than the own
+    caption_ranks: Array  # (S,) rank of the caption's own image
 
 
 @torch.inference_mode()
@@ -321,9 +321,9 @@ def rank_captions(
 ) -> Iterator[Ranked]:
     """Rank the own image of every token and caption among a bank of images, block by block.
 
-    A caption's embedding is the normalised mean of its tokens' (`level="sentence"`: that of [CLS]).
-    Among images of the same relevance the lower row comes first, as in retrieval: a matcher that
-    cannot tell images apart gets no credit.
+    A caption's embedding is the normalised mean of its tokens' (`level="sentence"`: the embedding
+    of [CLS]). Among images of the same relevance the lower row comes first, as in retrieval: a
+    matcher that cannot tell images apart gets no credit.
 
     The features are (N, D), of all images; `bank` are the rows of them to search, which must hold
     the captions' own images, the default.
@@ -381,8 +381,8 @@ def rank_all(
 
 
 def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the rank of each query's own image, its best image, that one's relevance, and the best
-    of the other images.
+    """Return the rank of each query's own image, its best image, the best image's relevance, and
+    the best of the other images.
     """
     ranks = np.empty(len(own), np.int64)
     top = np.empty(len(own), np.int64)
@@ -395,6 +395,8 @@ def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array, A
         scores = queries[block] @ images.T
         mine = torch.from_numpy(own[block]).to(queries.device)[:, None]
         true = scores.gather(1, mine)
+        # Ties go to the lower row, so that a matcher that gives all images one score is not
+        # credited.
         better = (scores > true) | ((scores == true) & (order < mine))
         ranks[block] = better.sum(1).cpu().numpy()
         first = scores.argmax(1)
@@ -405,7 +407,7 @@ def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array, A
 
 
 def recall(ranks: Array) -> dict[str, float]:
-    """Return R@1, R@5 and R@10 in per cent from ranks that start at 0."""
+    """Return R@1, R@5 and R@10 in percent from ranks that start at 0."""
     return {
         f"r{k}": round(100 * float((ranks < k).mean()), 2) if len(ranks) else 0.0
         for k in (1, 5, 10)
@@ -422,7 +424,7 @@ def evaluate_matcher(
     """Measure true recall: the own image among the first k of the whole bank.
 
     Returns:
-        Per cent under `chance` (a random order), `word` (all tokens), `content` (those of content
+        Percent under `chance` (a random order), `word` (all tokens), `content` (tokens of content
         words) and `caption`, each `r1`, `r5`, `r10`; `concept`, how often the first image of a
         content token has a caption that holds its stem; and `images`, the size of the bank.
 
@@ -435,12 +437,12 @@ def evaluate_matcher(
 
 
 def chance(size: int) -> dict[str, float]:
-    """Return the recall of a random order of `size` images, in per cent."""
+    """Return the recall of a random order of `size` images, in percent."""
     return {f"r{k}": round(100 * min(1.0, k / size), 2) for k in (1, 5, 10)}
 
 
 def recalls(captions: Captions, ranked: Ranked) -> dict[str, Any]:
-    """Return what `evaluate_matcher` does without the bank; words only where they were ranked."""
+    """Return the recalls of `evaluate_matcher`, of words only where they were ranked."""
     result: dict[str, Any] = {}
     if len(ranked.ranks):
         hits = concept_hits(captions, ranked)
@@ -458,7 +460,7 @@ def concept_hits(captions: Captions, ranked: Ranked) -> Array:
 
 
 def score(measured: Mapping[str, Any] | None) -> float:
-    """Return what the best epoch is chosen by, 0 if not measured.
+    """Return the score by which the best epoch is chosen, 0 if not measured.
 
     It is R@10 of content words plus concept hit; with `level="sentence"` R@10 of captions.
     """

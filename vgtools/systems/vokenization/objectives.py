@@ -1,4 +1,4 @@
-"""What is learned from vokens (section 2.2), by name; without torch, so that `--help` reads it."""
+"""The losses on vokens (section 2.2), by name; without torch, so that `--help` reads them fast."""
 
 from __future__ import annotations
 

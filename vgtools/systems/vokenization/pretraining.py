@@ -44,21 +44,21 @@ class Pretraining:
         DataError: a loss needs features of the images (2), or an input cannot be read.
     """
 
-    encoder: Encoder  # to start from
+    encoder: Encoder  # encoder to start from
     inputs: Sequence[str]  # files to train on
     valid: Sequence[str]  # files to evaluate on
     settings: Mapping[
         str, Any
     ]  # `voken_tokens`, `label`, `control`, `vokens`, `shared_head`, `pack`
     _: KW_ONLY
-    weights: Mapping[str, float]  # of the losses; empty for the default ones
+    weights: Mapping[str, float]  # weights of the losses; empty for the default losses
     feats: str | None  # features of the image bank
-    shape: str | None  # what the encoder was made of, if it is new
+    shape: str | None  # shape that the encoder was made from, if it is new
     packed: str | Path  # folder of the packed inputs
     keep_packed: bool  # whether they outlive the training
-    gradient_checkpointing: bool  # less memory, more time
+    gradient_checkpointing: bool  # use less memory and more time
     compiled: bool  # compile the encoder
-    quiet: bool  # no progress
+    quiet: bool  # print no progress
     say: Callable[[str], None]  # prints a message
     kind: str = field(default="voken_lm", init=False)
 
@@ -68,7 +68,8 @@ class Pretraining:
             why = f"--feats: is needed; {' and '.join(needy)} compare with the images' features"
             raise DataError(why, code=Exit.USAGE)
         features = [self.feats] if self.feats else []
-        # Before a text is read: what changes later is not what these hashes name.
+        # The files are hashed before a text is read: a file that changes while it is read then does
+        # not match its hash.
         self.files = Inputs([*self.inputs, *self.valid, *features])
         self._bank = None if self.feats is None else open_features(self.feats)
         self._store = PackedInputs(
@@ -95,7 +96,9 @@ class Pretraining:
                 self.say(f"{plain(path)}: {why}: row i of {plain(str(self.feats))} is voken i")
 
     def config(self) -> dict[str, Any]:
-        """Return what decides the weights, beside the flags that every system has."""
+        """Return the settings that decide the weights, in addition to the flags that every system
+        has.
+        """
         return {
             **self.settings,
             "start": self.shape or self.encoder.fingerprint,
@@ -138,7 +141,7 @@ class Pretraining:
             feats_width=bank.array.shape[1] if bank is not None else 0,
             shared_head=bool(config["shared_head"]),
         )
-        with about(self.inputs[0]):  # the number of vokens is what its manifest says
+        with about(self.inputs[0]):  # Its manifest gives the number of vokens.
             model = self._model(shape, config).to(device)
         plan = plan_for(len(corpus), config)
 

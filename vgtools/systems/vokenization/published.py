@@ -1,12 +1,12 @@
 """Tokens, vokens (section 3.1) and image keys in the HDF5 files of the published code, in and out.
 
-`CORPUS.TOKENIZER.hdf5` holds `tokens`, int32 (N,): the token ids of a text. Beside it `.sent`, or
+`CORPUS.TOKENIZER.hdf5` holds `tokens`, int32 (N,): the token ids of a text. Next to it `.sent`, or
 `.line`, has a number per line: the first token of each sentence, or line, and at the end N.
 `CORPUS.SET.hdf5` holds `vokens`, int32 (N,), and `CORPUS.SET.ids` the images that they number, a
 line each: `vg_nococo/ID`. `SET.hdf5` holds `keys`, float32 (images, D), and `SET.ids` their ids.
 
-At the sentence level the first token of a sentence has its voken v, all others -v - 1. What has no
-voken is -100 there, which its loss leaves out, and -1 here.
+At the sentence level the first token of a sentence has its voken v, all others -v - 1. A token
+without a voken has -100 there, which its loss leaves out, and -1 here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Dataset:
         self.path = str(path)
         refuse_stream(path)
         with file_errors(path, reading=True), Path(path).open("rb"):
-            pass  # names a file that is missing, a folder, or not ours to read
+            pass  # The error then states that it is missing, a folder, or not ours to read.
         with self._readable():
             file = h5py.File(path, "r")
             if name not in file:
@@ -92,7 +92,7 @@ def _h5py() -> Any:
 
 
 def offsets_beside(tokens: str) -> str:
-    """Return the file of offsets of tokens: `.sent`, or else `.line`, in the place of `.hdf5`.
+    """Return the file of offsets of tokens: `.sent`, or else `.line`, instead of `.hdf5`.
 
     Raises:
         DataError: neither is there (66).
@@ -100,7 +100,7 @@ def offsets_beside(tokens: str) -> str:
     both = _beside(tokens, ".sent"), _beside(tokens, ".line")
     found = next(filter(os.path.exists, both), None)
     if found is None:
-        expected = f"{os.path.basename(both[0])}, or .line, beside it"
+        expected = f"{os.path.basename(both[0])}, or .line, next to it"
         raise DataError(f"expected {expected}", tokens, code=Exit.NO_INPUT)
     return found
 
@@ -110,10 +110,10 @@ def _beside(path: str, suffix: str) -> str:
 
 
 def _ids_of(made: str, listed: str | Path, count: int | None = None) -> list[str]:
-    """Return the ids of images that published vokens number, or keys are of.
+    """Return the ids of the images of published vokens or keys.
 
     Raises:
-        DataError: not `count`; or vg wrote what `made` names with other ids (65, both hashes).
+        DataError: their number is not `count`; or vg wrote `made` with other ids (65, both hashes).
     """
     names = read_ids(listed, count)
     found = hash_of(names)
@@ -128,7 +128,8 @@ def _windows(path: str, total: int, done: int) -> Iterator[Array]:
     """Yield the edges of successive rows after `done` ones: (R + 1,) first tokens, and their end.
 
     Raises:
-        DataError: a line is not a number, they fall, or do not go from 0 to the tokens' number.
+        DataError: a line is not a number, the numbers fall, or they do not go from 0 to the number
+            of tokens.
     """
     edges: list[int] = []
     last = 0
@@ -165,13 +166,13 @@ def read_vokens(
     """Write the packed form of published tokens and vokens, resumably.
 
     Args:
-        tokens: `CORPUS.TOKENIZER.hdf5`, with its offsets beside it.
+        tokens: `CORPUS.TOKENIZER.hdf5`, with its offsets next to it.
         vokens: `CORPUS.SET.hdf5`; without it no token has a voken.
         output: `X.npy`.
-        ids: the images, one per line; by default `.ids` in the place of the vokens' suffix.
+        ids: the images, one per line; by default `.ids` instead of the vokens' suffix.
         vocabulary: token ids that the tokenizer has.
         tokenizer: its "ref" and "sha256", for the manifest.
-        level: `token` or `sentence`: what the vokens are of.
+        level: `token` or `sentence`, whose vokens they are.
         restart: start over.
 
     Returns:
@@ -179,7 +180,7 @@ def read_vokens(
 
     Raises:
         DataError: files of two corpora, an id that the tokenizer does not have, a voken without an
-            image, or one of the other level; with the row.
+            image, or a voken of the other level; with the row.
     """
     offsets = offsets_beside(tokens)
     listed = ids or (vokens and _beside(vokens, ".ids"))
@@ -195,7 +196,7 @@ def read_vokens(
     if listed:
         names = _ids_of(vokens or tokens, listed)
         count = len(names)
-        # As of vokens made here: by it vg pretrain knows features of the same images.
+        # As for vokens made here: by this entry vg pretrain recognises features of the same images.
         bank = {os.path.basename(listed): {"sha256": hash_of(names)}}
         config |= {"level": level, "index_sha256": bank}
     with VokenWriter(output, config, inputs=inputs, restart=restart) as out:
@@ -250,9 +251,9 @@ def write_vokens(
 
     Args:
         packed: `X.npy` of one voken per token, or a folder of its shards.
-        ids: of the bank's images, one per line.
-        output: `CORPUS.SET.hdf5`, beside which `.ids` goes.
-        tokens: `CORPUS.TOKENIZER.hdf5` in the same folder, beside which `.sent` goes.
+        ids: ids of the bank's images, one per line.
+        output: `CORPUS.SET.hdf5`, next to which `.ids` goes.
+        tokens: `CORPUS.TOKENIZER.hdf5` in the same folder, next to which `.sent` goes.
         restart: start over.
 
     Returns:
@@ -292,7 +293,7 @@ def write_vokens(
                 heads = _heads(part.ends, start, stop)
                 if sentences and (block[:, 1] < 0).any():
                     row = part.line_of(start + int((block[:, 1] < 0).argmax()))
-                    why = "has no voken, which the published sentence level cannot say"
+                    why = "has no voken, which the published sentence level cannot express"
                     raise DataError(why, packed, row)
                 column = np.where(block[:, 1] < 0, _IGNORED, block[:, 1])
                 column = np.where(heads | (not sentences), column, -column - 1)
@@ -311,7 +312,7 @@ def write_vokens(
 
 
 def _heads(ends: Array, start: int, stop: int) -> Array:
-    """Return (stop - start,) bool: which of these tokens begin a row."""
+    """Return (stop - start,) bool: which of these tokens start a row."""
     heads = np.zeros(stop - start, bool)
     low, high = np.searchsorted(ends, [start, stop])
     heads[ends[low:high] - start] = True
@@ -332,7 +333,7 @@ def read_keys(
     Args:
         files: `SET.hdf5`, each with its `SET.ids`; an image is SET/ID.
         output: `X.npy`.
-        backbone: what the manifest names as their maker.
+        backbone: name of their network for the manifest.
         limit: images to take, the first ones.
         restart: start over.
 
@@ -340,8 +341,8 @@ def read_keys(
         Counts of rows and width; None if the output was up to date.
 
     Raises:
-        DataError: widths or numbers of ids that differ, two images of one id, no image, or one that
-            is NaN, infinite or all zero in float32.
+        DataError: widths or numbers of ids that differ, two images of one id, no image, or an image
+            that is NaN, infinite or all zero in float32.
     """
     inputs = Inputs([path for file in files for path in (file, _beside(file, ".ids"))])
     sets = [Dataset(file, "keys", 2, "f") for file in files]
@@ -358,7 +359,7 @@ def read_keys(
         images.append([_in_set(Path(keys.path).stem, name) for name in names])
         for others in images[:-1]:
             if both := set(others).intersection(images[-1]):
-                raise DataError(f"another file has the image {min(both)!r:.80}, too", keys.path)
+                raise DataError(f"another file also has the image {min(both)!r:.80}", keys.path)
     config = {"command": "keys", "limit": limit, "backbone": backbone}
     paths = [output, _beside(output, ".ids")]
     npy = {0: (np.dtype("<f4"), width)}
@@ -374,6 +375,7 @@ def read_keys(
                 stop = min(start + step, most)
                 if base + stop <= done:
                     continue
+                # A float64 beyond float32 becomes infinite here and is refused below, with its row.
                 with np.errstate(over="ignore"):
                     block = keys.rows(start, stop).astype("<f4")
                 bad = np.flatnonzero(~np.isfinite(block).all(1) | ~block.any(1))
@@ -423,10 +425,10 @@ def write_keys(feats: str, output: str, restart: bool = False) -> dict[str, int]
 
 
 def _around(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
-    """Return the bytes of an HDF5 file with one dataset: those before its numbers, and after.
+    """Return the bytes of an HDF5 file with one dataset: before its numbers, and after them.
 
-    So it is written, and resumed, piece by piece like any other file. h5py lays it out with a hole
-    for the numbers.
+    With them it is written, and resumed, piece by piece like any other file. h5py lays it out with
+    a hole for the numbers.
     """
     h5py = _h5py()
     size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -434,6 +436,8 @@ def _around(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[bytes, bytes
         with h5py.File(file, "w") as whole:
             layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             layout.set_layout(h5py.h5d.CONTIGUOUS)
+            # The space is allocated at once and not filled, so that the file has its final layout
+            # without writing the numbers; without times equal data gives equal bytes.
             layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
             layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
             layout.set_obj_track_times(False)

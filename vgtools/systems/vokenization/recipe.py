@@ -27,8 +27,8 @@ PAPER: dict[str, Any] = {
     "warmup": 0.0,
 }
 
-# What measured best on running text (examples/vokenization/LOG.md): photos that follow the word,
-# if they are those of training.
+# The settings that measured best on running text (examples/vokenization/LOG.md): photos that follow
+# the word, if they are the photos of training.
 TEXT: dict[str, Any] = {
     "hidden": 1024,
     "dim": 512,
@@ -43,7 +43,7 @@ PRESETS: dict[str, dict[str, Any]] = {"default": {}, "text": TEXT, "paper": PAPE
 
 @dataclass(frozen=True)
 class MatcherConfig:
-    """What a matcher is and what it learns from; stored in `run.json`.
+    """The shape, the loss and the training data of a matcher; stored in `run.json`.
 
     The defaults are the recipe that measured best (examples/vokenization/LOG.md). A level
     `sentence` compares [CLS] with the image (appendix A.4).
@@ -52,13 +52,13 @@ class MatcherConfig:
     text_width: int  # `layers` times the width of the text encoder
     image_width: int  # D, channels of the image features
     level: str = "token"  # or `sentence`
-    layers: int = 4  # last ones of the text encoder, concatenated
+    layers: int = 4  # last layers of the text encoder, concatenated
     hidden: int = 512  # width of the hidden layer of the MLPs
     dim: int = 256  # E, width of the shared space
     dropout: float = 0.3  # after the hidden layer
     sentence: bool = True  # add the projected mean hidden state of the sentence to its tokens
     context_weight: float = 1.0  # weight of that term when matching; training takes 1
-    root: bool = True  # of image features, sign kept, which tames their few large channels
+    root: bool = True  # root of image features, sign kept, which tames their few large channels
     loss: str = "info_nce"  # all other photos of the batch; or `hinge`: one random other photo
     margin: float = 0.5  # M of the hinge
     share: float = 0.7  # InfoNCE: part of a content word's target for all photos of its stem

@@ -108,7 +108,7 @@ def scores(table: int) -> list[Record]:
 
 
 def _cell(task: str, value: float | tuple[float, float]) -> tuple[str, Record]:
-    """Return a task with its number; that of SQuAD is the mean of exact match and F1."""
+    """Return a task with its number; for SQuAD it is the mean of exact match and F1."""
     if not isinstance(value, tuple):
         return task, {"mean": value}
     metrics = zip(find_task(task).metrics, value, strict=True)

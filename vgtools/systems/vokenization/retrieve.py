@@ -1,9 +1,9 @@
 """Images of whole sentences by a matcher (Tan & Bansal 2020), for `vg retrieve`.
 
 A matcher of level `token` ranks images by the mean relevance of the sentence's tokens, which is the
-inner product with the mean of their embeddings: one query per sentence in the place of one per
-token, and what `vg train-matcher` measures as the recall of captions. Its first token ([CLS]) was
-never trained against an image, so it is not used. A matcher of level `sentence` was trained on
+inner product with the mean of their embeddings: one query per sentence instead of one per token,
+and the quantity that `vg train-matcher` measures as the recall of captions. Its first token ([CLS])
+was never trained against an image, so it is not used. A matcher of level `sentence` was trained on
 [CLS] (appendix A.4), and that is the query. Queries have unit length: it changes no order within a
 text, and relevance then lies in [-1, 1] and can be compared across texts of any length.
 """
@@ -42,7 +42,7 @@ class SentenceRetriever(NearestImages[Tokens]):
         index: the image bank, embedded by this very matcher.
 
     Raises:
-        DataError: the index is not one of this matcher's.
+        DataError: the index was not embedded by this matcher.
 
     Source: Tan & Bansal 2020 (Vokenization), appendix A.4 for level `sentence`.
     """
@@ -80,7 +80,7 @@ class SentenceRetriever(NearestImages[Tokens]):
         return torch.cat(queries) if queries else torch.zeros(0, dim), asking
 
     def _token_queries(self, tokens: Tokens) -> torch.Tensor:
-        """Return what each token is searched with, (T, E)."""
+        """Return the query of each token, (T, E)."""
         parts = list(self._vokenizer.embed(tokens))
         order = np.argsort(np.concatenate([part.places for part in parts]))
         flat = torch.cat([part.vectors[torch.from_numpy(part.owner)] for part in parts])

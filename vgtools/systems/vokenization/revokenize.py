@@ -22,14 +22,14 @@ from vgtools.text.vokens import VokenRows, VokenWriter, parse_rows
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_WINDOW = 2048  # rows per step: what a kill can cost, and what is held in memory
+_WINDOW = 2048  # rows per step: the most that a kill costs and that memory holds
 
 
 class Revokenized(NamedTuple):
     """Voken rows on another tokenizer's tokens."""
 
     rows: list[dict[str, Any]]  # with new `spans`, an (n, 2) int32 array, `vokens` and `scores`
-    tokens: Tokens  # of the target tokenizer
+    tokens: Tokens  # tokens of the target tokenizer
     none: int  # tokens that overlap no token of the source
 
 
@@ -38,7 +38,7 @@ def revokenize(source: VokenRows, tokenizer: Tokenizer) -> Revokenized:
 
     A token u of the target tokenizer takes the voken (and score) of the source token whose range in
     the raw sentence has the largest intersection over union with its own. Text and further keys
-    stay as they are, `-k` lists stay lists. What becomes of a row does not depend on the others.
+    stay as they are, `-k` lists stay lists. The result of a row does not depend on the others.
 
     Args:
         source: R checked rows.
@@ -46,7 +46,7 @@ def revokenize(source: VokenRows, tokenizer: Tokenizer) -> Revokenized:
 
     Source: Tan & Bansal 2020 (Vokenization), section 3.3: v(u_j; s) = v(w_ind(j); s),
         ind(j) = argmax_i IoU(w_i, u_j).
-    Deviation: of equal IoUs the first wins. A token that overlaps nothing gets -1 (score 0); the
+    Deviation: among equal IoUs the first wins. A token that overlaps nothing gets -1 (score 0); the
         published code gives it a neighbour's voken. A row that has the target's spans already stays
         as it is, bytes of one character included.
     """
@@ -86,17 +86,17 @@ def _carry(values: list[Any], choice: Array, none: float) -> list[Any]:
 
 @dataclass(frozen=True)
 class Work:
-    """How voken rows get another tokenizer's tokens: all of them, or those of a shard."""
+    """How voken rows get another tokenizer's tokens: all rows, or the rows of a shard."""
 
     tokenizer: Tokenizer
-    ref: str  # of the tokenizer
-    origin: Mapping[str, Any]  # what decides the rows beside it
+    ref: str  # reference of the tokenizer
+    origin: Mapping[str, Any]  # other settings that decide the rows
     facts: Mapping[str, Any]  # for the manifest
     limit: int | None
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """What decides the rows."""
+        """The settings that decide the rows."""
         sha256 = tokenizer_fingerprint(self.tokenizer)
         config = {"command": "revokenize", "tokenizer_sha256": sha256, "limit": self.limit}
         return {**config, **self.origin}

@@ -4,7 +4,7 @@
     p(x | tok) = exp(tf(tok, x) / gamma) / sum over x' of the same
 
 #(tok, x) counts the token in the captions of image x. A token's voken is drawn from p, of which
-every image of the bank has a part: one whose captions do not hold the token has exp(0).
+every image of the bank has a part: an image whose captions do not hold the token has exp(0).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _CAPTIONS = 8192  # captions tokenised at a time
 
 
 class TermFrequency:
-    """Draws vokens by term frequency; works in the place of a `Vokenizer`.
+    """Draws vokens by term frequency; works instead of a `Vokenizer`.
 
-    What a sentence gets is a pure function of the seed and the sentence.
+    The vokens of a sentence are a pure function of the seed and the sentence.
 
-    The tokenizer is that of the text that gets vokens. Rows {"image": ID, "text": ...} of the files
-    whose image is not among the `ids` of the bank are left out. `gamma` is the temperature of the
-    distribution.
+    The tokenizer is the tokenizer of the text that gets vokens. Rows {"image": ID, "text": ...} of
+    the files whose image is not among the `ids` of the bank are left out. `gamma` is the
+    temperature of the distribution.
 
     Raises:
         DataError: a row is not a caption, or the bank has none of the images.
@@ -56,12 +56,12 @@ class TermFrequency:
     ) -> None:
         self._cancelled = threading.Event()
         self._tokenizer = tokenizer
-        self.bank = len(ids)  # images
+        self.bank = len(ids)  # number of images
         self._gamma = gamma
         self._seed = seed
         row_of = {name: row for row, name in enumerate(ids)}
         counts = Counter[tuple[int, int]]()
-        self.captions = 0  # of images of the bank
+        self.captions = 0  # captions of images of the bank
         known = ((row_of[image], text) for image, text in _captions(files) if image in row_of)
         while part := list(islice(known, _CAPTIONS)):
             images, texts = zip(*part, strict=True)
@@ -79,7 +79,7 @@ class TermFrequency:
         self._tokens = pairs[order, 0]
         self._images = pairs[order, 1]
         self._share = share[order]
-        self.images = len(np.unique(self._images))  # that have a caption
+        self.images = len(np.unique(self._images))  # images that have a caption
         self._known: dict[int, tuple[Array, Array]] = {}
 
     def _holders(self, token: int) -> tuple[Array, Array]:
@@ -105,6 +105,8 @@ class TermFrequency:
             before = float(mass[place - 1]) if place else 0.0
             return int(images[place]), (float(mass[place]) - before) / total
         number = min(int(position - held), others - 1)
+        # Image i of the holders has i holders before it, so `images - arange` counts the other
+        # images before each: the search skips holders without listing the others.
         skipped = int(np.searchsorted(images - np.arange(len(images)), number, "right"))
         return number + skipped, 1.0 / total
 
@@ -145,9 +147,9 @@ def draw_work(
     limit: int | None,
     offline: bool = False,
 ) -> Work:
-    """Return the draw of vokens; of the matcher only the tokenizer is used.
+    """Return the draw of vokens; only the tokenizer of the matcher is used.
 
-    The run of the `matcher` is, by default, where the bank says.
+    The run of the `matcher` is by default at the path in the bank's manifest.
     """
     ref = matcher_path(bank, matcher)
     tokenizer = load_tokenizer(ref, offline=offline)

@@ -32,7 +32,7 @@ from vgtools.training.steps import Plan, step_batches
 
 IGNORED = -1  # a token without a voken
 
-# What a random generator is for, the first of its seeds; 0 is the order of blocks.
+# The purpose of a random generator, as the first of its seeds; 0 is the order of blocks.
 _MASK = 1
 _FIXED = 2
 _CONTROL = 3
@@ -40,11 +40,11 @@ _CONTROL = 3
 
 @dataclass(frozen=True)
 class VokenLMConfig:
-    """What is predicted beside the encoder's own outputs; stored in `run.json`."""
+    """The predictions in addition to the encoder's own outputs; stored in `run.json`."""
 
     losses: tuple[str, ...] = ("mlm", "voken_cls")  # `mlm` and names of `OBJECTIVES`
     vokens: int = 0  # size of the voken vocabulary, the image bank's
-    feats_width: int = 0  # D, of the images' features, for `voken_reg` and `voken_ctr`
+    feats_width: int = 0  # D, width of the images' features, for `voken_reg` and `voken_ctr`
     joint: int = 512  # width of the space in which `voken_ctr` compares
     shared_head: bool = False  # vokens share the hidden layer of the masked language model's head
 
@@ -97,7 +97,7 @@ class VisuallySupervisedLM(nn.Module):
         config: which losses, and the sizes.
         feats: (vokens, D) features of the image bank, for `voken_reg` and `voken_ctr`; kept out of
             the weights.
-        dtype: numbers that the products are computed with (autocast); weights stay float32.
+        dtype: type that the products are computed in (autocast); weights stay float32.
 
     Source: Tan & Bansal 2020 (Vokenization), section 2.2, figure 2, equation 1.
     """
@@ -112,7 +112,7 @@ class VisuallySupervisedLM(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        mlm_hidden(lm)  # refuses an unknown head now, not at the first step
+        mlm_hidden(lm)  # This refuses an unknown head now, not at the first step.
         self.lm = lm
         self.config = config
         self.dtype = dtype
@@ -132,7 +132,7 @@ class VisuallySupervisedLM(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the losses of a batch by name, unweighted.
 
-        `Batch` has what they are divided by.
+        `Batch` has their divisors.
         """
         with autocast(batch.ids.device, self.dtype):
             output = self.lm.base_model(input_ids=batch.ids, attention_mask=batch.attention)
@@ -162,7 +162,8 @@ class VisuallySupervisedLM(nn.Module):
         """Return the summed distance (smooth L1 over D) of predicted features from the vokens'.
 
         Source: the published code; the authors report that it performs similarly.
-        Deviation: mean over the tokens with a voken; the published code's is over all positions.
+        Deviation: mean over the tokens with a voken; the published code's mean is over all
+            positions.
         """
         assert self.feats is not None
         features = F.embedding(vokens, self.feats)
@@ -182,7 +183,7 @@ class VisuallySupervisedLM(nn.Module):
         return linear_cross_entropy(queries, keys, None, vokens, self.dtype)
 
     def head_weights(self) -> dict[str, Tensor]:
-        """Return the weights beside the language model's: the voken heads'."""
+        """Return the weights outside the language model, of the voken heads."""
         return {
             name: weight for name, weight in self.state_dict().items() if not name.startswith("lm.")
         }
@@ -198,7 +199,7 @@ def count_vokens(
 ) -> int:
     """Return the size of the voken vocabulary; check every token id and voken.
 
-    If none is `given` by the user, it is what the manifests say, or one more than the largest
+    If the user has not `given` it, it is the size in the manifests, or one more than the largest
     voken.
 
     Raises:
@@ -209,7 +210,7 @@ def count_vokens(
     named = [file for file in (*files, *held) if file.vokens is not None]
     for file in named:
         if given is None and file.vokens != named[0].vokens:
-            others = f"those of {named[0].name} of {named[0].vokens}; use one image bank"
+            others = f"the vokens of {named[0].name} of {named[0].vokens}; use one image bank"
             raise DataError(f"its vokens are of {file.vokens} images, {others}", file.name)
     bound = given if given is not None else named[0].vokens if named else None
     tops = [check_range(file, vocabulary, bound) for file in (*files, *held)]
@@ -231,19 +232,19 @@ def corpus_of(files: Sequence[Packed], encoder: Encoder, recipe: Recipe, pack: s
 class Recipe(Masking):
     """How blocks become inputs and labels; table 5's sentence label is `label="first"`."""
 
-    vokens: int  # their number
+    vokens: int  # the number of vokens
     block: int = 128  # tokens of a block, special tokens counted
     on: str = "all"  # tokens whose vokens are learned: all (the paper), `masked` or `unmasked`
     label: str = "all"  # or `first`: the first token of each sentence only
-    control: str | None = None  # vokens in place of the real ones, see `control_vokens`
-    seed: int = 0  # of order, masks and controls
+    control: str | None = None  # vokens instead of the real ones, see `control_vokens`
+    seed: int = 0  # decides order, masks and controls
     rate: float = 0.15  # share of the tokens that are masked
 
 
 def control_vokens(
     control: str | None, vokens: Array, ids: Array, rng: np.random.Generator, number: int
 ) -> Array:
-    """Return the labels that a control puts in the place of a block's vokens.
+    """Return the labels by which a control replaces a block's vokens.
 
     A token without a voken stays without.
 
@@ -254,7 +255,7 @@ def control_vokens(
         vokens: (n,) vokens of a block, -1 without.
         ids: (n,) its token ids.
         rng: decides; the same for a block in every epoch.
-        number: of vokens.
+        number: how many vokens there are.
 
     Source: Tan & Bansal 2020 (Vokenization), table 6, appendix A.6; `reverse` is in the published
         code.
@@ -288,8 +289,9 @@ def collate(
     Args:
         corpus: where the blocks come from.
         numbers: (B,) blocks of the step.
-        recipe: what becomes of them.
-        epoch: decides the masks; None are the fixed ones of evaluation, the same whatever the seed.
+        recipe: how they become inputs and labels.
+        epoch: decides the masks; None gives the fixed masks of evaluation, the same whatever the
+            seed.
         parts: batches to cut the step into; at most B.
         device: where they go.
 
@@ -315,6 +317,7 @@ def collate(
         read[i, inner], chosen[i, inner] = mask_tokens(
             tokens, rng, recipe.mask, recipe.vocabulary, recipe.rate
         )
+        # Without the epoch: a random voken that changed in every epoch could not be learned.
         rng = np.random.default_rng([_CONTROL, recipe.seed, number])
         vokens = control_vokens(recipe.control, vokens, tokens, rng, recipe.vokens)
         labels[i, inner] = np.where(firsts, vokens, IGNORED) if recipe.label == "first" else vokens
@@ -340,6 +343,7 @@ def collate(
         learned = targets != IGNORED
         batch = Batch(
             ids=tensor(read[part]),
+            # Without a mask the fused attention kernels are faster.
             attention=None if bool(present[part][:, :longest].all()) else attention.long(),
             masked=masked.nonzero()[:, 0],
             tokens=tensor(ids[part]).flatten()[masked],

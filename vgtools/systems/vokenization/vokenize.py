@@ -3,9 +3,9 @@
     v(w_i; s) = argmax_x r(w_i, x; s)
 
 The matcher is in `matcher.py`, section 3.3 in `revokenize.py`; here is the stream from text to
-vokens. What a sentence gets does not depend on its neighbours, the window or the batch, up to
+vokens. The vokens of a sentence do not depend on its neighbours, the window or the batch, up to
 rounding: the encoder runs each segment at its own length and products over whole tiles of rows
-(`TILE` in `vgtools.models.packed` says where even the rounding is the same), and the search is
+(`TILE` in `vgtools.models.packed` describes where even the rounding is the same), and the search is
 exact (`vgtools.retrieval`).
 """
 
@@ -47,7 +47,7 @@ from vgtools.text.tokens import (
 )
 from vgtools.text.vokens import VokenWriter
 
-_SEARCH = 16384  # queries per call: a call costs little, and a stop is noticed between two
+_SEARCH = 16384  # queries per call: a call costs little, and a stop is noticed between calls
 _HELD = 1 << 18  # queries held at a time: more than the tokens of a usual window
 _SAMPLE = 128  # sentences on which the agreement of a low-precision encoder is measured
 
@@ -60,7 +60,7 @@ class Matcher:
     encoder: Encoder
     info: dict[str, Any]  # run.json
     ref: str
-    fingerprint: str  # of the matcher's weights, the encoder's and the tokenizer
+    fingerprint: str  # hash of the matcher's weights, the encoder's and the tokenizer
 
 
 def open_matcher(
@@ -91,7 +91,7 @@ def open_matcher(
 
 
 def with_context(matcher: Matcher, weight: float | None) -> Matcher:
-    """Return the matcher with a weight of the sentence term; None keeps that of the run.
+    """Return the matcher with a weight of the sentence term; None keeps the run's weight.
 
     Raises:
         DataError: it has no sentence term (78).
@@ -115,10 +115,10 @@ class Segments(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """What is searched with for some tokens."""
+    """The queries of some tokens."""
 
     vectors: torch.Tensor  # (Q, E) unit vectors on the encoder's device
-    owner: Array  # (T,) int64: which of them each token searches with
+    owner: Array  # (T,) int64: the query that each token searches with
     places: Array  # (T,) int64: where in the flat ids each token is
 
 
@@ -164,7 +164,7 @@ def segment(starts: Array, max_tokens: int) -> Segments:
     Every token is kept exactly once.
 
     Args:
-        starts: (R + 1,) row starts of R sentences; an empty one has no segment.
+        starts: (R + 1,) row starts of R sentences; an empty sentence has no segment.
         max_tokens: most tokens of a segment, special tokens not counted.
     """
     lengths = np.diff(starts)
@@ -191,11 +191,11 @@ class Vokenizer:
         min_score: score below which a token has no voken (-1): a probability where the run is
             calibrated, else a relevance.
         pack: tokens per step of the encoder; halved when memory runs out.
-        context_weight: of the sentence term; None takes that of the index, else of the run.
+        context_weight: weight of the sentence term; None takes the index's weight, else the run's.
 
     Raises:
-        DataError: the index is not one of this matcher's; both sides are printed. Or the matcher
-            has no sentence term to weigh.
+        DataError: the index was not embedded by this matcher; both sides are printed. Or the
+            matcher has no sentence term to weigh.
     """
 
     def __init__(
@@ -233,9 +233,9 @@ class Vokenizer:
     def embed(self, tokens: Tokens) -> Iterator[Queries]:
         """Yield the query embeddings of sentences, some packs of the encoder at a time.
 
-        So memory does not grow with the sentences, of which long ones have millions of tokens. For
-        a matcher of level `token` each token is a query; for level `sentence` each segment is, and
-        its tokens share it (appendix A.4).
+        This way memory does not grow with the sentences, of which long ones have millions of
+        tokens. For a matcher of level `token` each token is a query; for level `sentence` each
+        segment is, and its tokens share it (appendix A.4).
         """
         matcher = self.matcher.matcher
         pieces = segment(tokens.starts, self.matcher.encoder.max_tokens)
@@ -313,11 +313,11 @@ def vokenize(
 ) -> Generator[tuple[Window, Vokens], None, None]:
     """Return each window with its vokens, in order.
 
-    The next ones are read, tokenised and computed meanwhile.
+    The next windows are read, tokenised and computed meanwhile.
 
     Args:
-        windows: of input lines.
-        vokenizer: does the work; a `TermFrequency` does, too.
+        windows: windows of input lines.
+        vokenizer: does the work, a `Vokenizer` or a `TermFrequency`.
 
     Source: Tan & Bansal 2020 (Vokenization), section 3.1.
     """
@@ -341,7 +341,7 @@ def load_for(
     offline: bool = False,
     level: str | None = None,
 ) -> Matcher:
-    """Load the matcher that embedded an index, from where the index says or from `run`.
+    """Load the matcher that embedded an index, from the path in the index's manifest or from `run`.
 
     Args:
         index: its manifest names the run, as a path from the index's own folder, and the
@@ -350,11 +350,11 @@ def load_for(
         device: as `--device`.
         dtype: as `--dtype`.
         offline: never connect.
-        level: the one to insist on, if any.
+        level: the level to insist on, if any.
 
     Raises:
-        DataError: the run is not there (66), another one than the index was built with (65; both
-            fingerprints are printed), or trained for another level (78).
+        DataError: the run is not there (66), it is not the run that the index was built with (65;
+            both fingerprints are printed), or trained for another level (78).
     """
     path = matcher_path(index, run)
     named = index.manifest["matcher"]
@@ -372,13 +372,14 @@ def load_for(
 
 
 class Work:
-    """How texts get their vokens: what a command runs, on a whole text or on a shard of it.
+    """How texts get their vokens: the work of a command, on a whole text or on a shard of it.
 
     Args:
-        config: what decides the vokens.
-        inputs: files that are read, beside the index and the text.
+        config: the settings that decide the vokens.
+        inputs: files that are read in addition to the index and the text.
         make: makes the worker, once it is known that there is work.
-        windows: of pieces of the input, after the state of what is already written.
+        windows: returns the windows of pieces of the input, after the state of the rows already
+            written.
         facts: about a worker that is done, for the manifest.
         searched: whether vokens are searched, not drawn.
     """
@@ -395,14 +396,14 @@ class Work:
         self.config = config
         self.inputs = inputs
         self.searched = searched
-        self.agreed: float | None = None  # with the float32 encoder, on a sample
+        self.agreed: float | None = None  # agreement with the float32 encoder, on a sample
         self._make = make
         self._windows = windows
         self._facts = facts
 
     @cached_property
     def worker(self) -> Any:
-        """The `Vokenizer`, or what works in its place."""
+        """The `Vokenizer`, or the worker used instead."""
         return self._make()
 
     def open(self, path: str, output: Callable[..., Any] = Output) -> VokenWriter:
@@ -413,12 +414,12 @@ class Work:
         """Write the vokens of pieces of the input and finish; yield the tokens of each step."""
         measured = self.searched and self.config["dtype"] != "float32"
         windows = self._windows(pieces, out.state)
-        with closing(vokenize(windows, self.worker)) as steps:  # its threads end here
+        with closing(vokenize(windows, self.worker)) as steps:  # Closing ends its threads.
             for step, done in steps:
                 if measured and self.agreed is None:
                     self.agreed = agreement(self.worker, done.texts[:_SAMPLE])
                 counts = {"replaced": step.replaced} if self.searched else {}
-                # Voken rows have no "split": their manifest says that there is something to refuse.
+                # Voken rows have no "split": their manifest counts the rows to refuse.
                 held_out = sum(map(is_held_out, step.rows()))
                 if held_out:
                     counts["held_out"] = held_out
@@ -441,7 +442,7 @@ def search_work(
         index: the files of the bank, as the manifest calls them.
         window: lines per step; fewer where each token gets several images.
         limit: stop after this many lines.
-        dtype: of the encoder.
+        dtype: type of the encoder.
     """
     bank = worker.index
     config = {
@@ -458,6 +459,7 @@ def search_work(
     }
 
     def windows(pieces: Sequence[Piece], state: Mapping[str, Any]) -> Iterator[Window]:
+        # The first windows are small, so that the first vokens of a stream come soon.
         lines = read_windows(pieces, min(64, window), state, limit)
         return growing_windows(lines, max(1, window // worker.k))
 
@@ -479,7 +481,7 @@ def search_work(
 
 
 def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
-    """Return the share of the tokens whose vokens are those of the float32 encoder.
+    """Return the share of the tokens with the same vokens as with the float32 encoder.
 
     That encoder is loaded for this.
     """
@@ -493,7 +495,7 @@ def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
 def embed_bank(
     matcher: Matcher, feats: Array, ids: Sequence[str], file: str | None = None
 ) -> Callable[[Array], Array]:
-    """Return what embeds rows of (N, D) image features: (n,) rows -> (n, E) float32.
+    """Return a function that embeds rows of (N, D) image features: (n,) rows -> (n, E) float32.
 
     Equal features get equal embeddings.
 
