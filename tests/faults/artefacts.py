@@ -184,10 +184,10 @@ def _pictures() -> None:
     save_photo(Path("photos/p8.gif"), 8)
     names = sorted(p.name for p in Path("photos").iterdir() if p.suffix != ".txt")
     _jsonl(Path("images.jsonl"), ({"image": name, "path": f"photos/{name}"} for name in names))
-    _jsonl(
-        Path("photographed.jsonl"),
-        ({"image": name, "text": text} for name in names for text in ("a dog", "the cat")),
-    )
+    shown = [{"image": name, "text": text} for name in names for text in ("a dog", "the cat")]
+    _jsonl(Path("photographed.jsonl"), shown)
+    for name, part in (("train", shown[6:]), ("dev", shown[:6])):
+        _jsonl(Path(f"photographed.{name}.jsonl"), part)
     Path("list.txt").write_text("".join(f"photos/{name}\n" for name in names))
     with tarfile.open("photos.tar", "w", format=tarfile.PAX_FORMAT) as archive:
         for name in names:
@@ -329,6 +329,8 @@ def _language() -> None:
     (folder / "ids").write_text("".join(f"vg/{n}\n" for n in range(11)))
     flags = ("--ids", folder / "ids", "--tokens", folder / "c.t.hdf5", "-q")
     _run("prepare", "hdf5", "packed.npy", *flags, "-o", folder / "c.vg.hdf5")
+    flags = ("--ids", "vg.ids", "--tokens", folder / "other.t.hdf5", "-q")
+    _run("prepare", "hdf5", "counted.npy", *flags, "-o", folder / "other.vg.hdf5")
     _run("prepare", "hdf5", "feats.npy", "-q", "-o", folder / "vg.hdf5")
     _run(
         "pretrain",

@@ -151,6 +151,15 @@ def items(name: str, key: str | None = None) -> Change:
     return change
 
 
+def other(name: str, source: str) -> Change:
+    """Put another artefact in the place of one."""
+
+    def change(folder: Path, rng: random.Random) -> Iterator[str]:
+        yield from _write(folder, name, (folder / source).read_bytes(), fit=False)
+
+    return change
+
+
 def both(*changes: Change) -> Change:
     """Make several changes."""
 
@@ -223,6 +232,12 @@ _AWARE = (
     "train-matcher visual-awareness in/shown.jsonl in/grid.npy --words in/skip --epochs 1 --lr 0"
     " --batch-size 6 --dim 6 --layers 1 --regions 3 --valid-split dev --device cpu -q -o run"
 )
+_PIXELS = (
+    "train-matcher visual-awareness in/photographed.train.jsonl in/images.jsonl"
+    " --valid in/photographed.dev.jsonl -b in/net --words in/skip --epochs 1 --backbone-from 0"
+    " --lr 0 --batch-size 4 --dim 6 --layers 1 --regions 2 --crop 64 --picture 64 --device cpu -q"
+    " -o run"
+)
 _CLIP = (
     "pretrain clip in/clip/train.jsonl --feats in/clip/feats.npy --valid in/clip/dev.jsonl"
     " --shape in/clip/shape.json -t in/clip/tower --batch-size 8 --steps 2 --lr 0 --device cpu -q"
@@ -293,6 +308,13 @@ PAIRS = (
         SAME,
         recalls,
     ),
+    Pair(
+        "train-matcher visual-awareness: captions × images",
+        _PIXELS,
+        lines("images.jsonl"),
+        SAME,
+        recalls,
+    ),
     Pair("pretrain clip: captions × features", _CLIP, features("clip/feats"), SAME, recalls),
     Pair("evaluate-matcher: captions × features", _EVALUATE, features("feats"), SAME, recalls),
     Pair(
@@ -327,6 +349,12 @@ PAIRS = (
     ),
     Pair("show: retrieved rows × images", "show-retrieved", lines("bank.jsonl"), SAME),
     Pair("perplexity: index × features", _FIND, features("photos"), SAME),
+    Pair("perplexity: index × word vectors", _FIND, features("vectors")),
+    Pair(
+        "pretrain grounding: index × word vectors",
+        "pretrain-grounding-scene",
+        features("vectors"),
+    ),
     Pair("perplexity: texts × regions", _SEEN, features("regions"), SAME),
     Pair("perplexity: regions × run", _SEEN, made_with("regions.json", "backbone")),
     Pair("perplexity: index × run", _FIND, made_with("places.json", "words")),
@@ -386,10 +414,29 @@ PAIRS = (
     Pair("show: vokens × images", "show-page", lines("bank.jsonl"), SAME),
     Pair("show: heat × images", "show-heat", lines("bank.jsonl"), SAME),
     Pair("locate: queries × features", "locate", features("cells"), SAME),
+    Pair("locate: classes × features", "locate-classes", features("cells"), SAME),
     Pair("locate: features × matcher", "locate", made_with("cells.json", "backbone")),
     Pair("extract-image-feats: images × boxes", "extract-regions", lines("boxes.jsonl"), SAME),
     Pair("prepare hdf5: vokens × ids", _HDF5, lines("vg.ids")),
     Pair("prepare vokens: vokens × ids", "prepare-vokens", lines("published/c.vg.ids", fit=False)),
+    Pair(
+        "prepare vokens: tokens × vokens",
+        "prepare-vokens",
+        other("published/c.vg.hdf5", "published/other.vg.hdf5"),
+        COUNTS,
+    ),
+    Pair(
+        "prepare vokens: tokens × sentences",
+        "prepare-vokens",
+        shorter("published/c.t.sent"),
+        COUNTS,
+    ),
+    Pair(
+        "prepare visual-genome-boxes: images × regions",
+        "prepare-boxes",
+        items("sets/image_data.json"),
+        SAME,
+    ),
     Pair("prepare keys: features × ids", "prepare-keys", lines("published/vg.ids", fit=False)),
     Pair("prepare sbu: URLs × texts", "prepare-sbu", shorter("sets/texts.txt"), r"\d"),
     Pair("prepare pairs: source × target", "prepare-pairs", shorter("sets/train.de"), r"\d"),
