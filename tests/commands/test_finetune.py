@@ -617,7 +617,7 @@ def test_questions_with_a_lost_answer_are_left_out_and_counted(
             ]
     file.write_text(json.dumps(body))
     assert cli.run([*map(str, [*args, "-o", tmp_path / "s"])]) == 65
-    why = "nothing can be learnt from it: no answer occurs in its context"
+    why = "nothing can be learned from it: no answer occurs in its context"
     assert f"{file}: {why}" in capfd.readouterr().err
 
 

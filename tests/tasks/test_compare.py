@@ -130,7 +130,7 @@ def test_runs_of_other_texts_with_the_same_ids_and_labels_are_refused(tmp_path: 
         records([paths[0], paths[2]])
     assert caught.value.code == Exit.DATA
     assert f"{paths[2]}/run.json: its dev examples have sha256 {'b' * 64}" in str(caught.value)
-    assert f"those of {paths[0]} {'a' * 64}" in str(caught.value)
+    assert f"the examples of {paths[0]} {'a' * 64}" in str(caught.value)
     rows = c.read_rows([paths[0], paths[2]])
     with pytest.raises(DataError, match="its dev examples have sha256 b"):
         list(read_answers(*rows, None, {}))
@@ -188,7 +188,7 @@ def test_tasks_with_pictures_are_compared(tmp_path: Path) -> None:
 def test_predictions_that_run_json_does_not_score_so_are_refused(two: list[str]) -> None:
     file = Path(two[1]) / "a" / "seed-2" / "predictions.jsonl"
     file.write_bytes((Path(two[1]) / "a" / "seed-1" / "predictions.jsonl").read_bytes())
-    with pytest.raises(DataError, match=r"scores 100\.000, but run\.json says 87\.500"):
+    with pytest.raises(DataError, match=r"scores 100\.000, but run\.json states 87\.500"):
         records(two)
 
 

@@ -32,11 +32,11 @@ GROUPS = ("improved", "on par", "worsened")
 
 @dataclass(frozen=True)
 class Answers:
-    """What two models answered to the examples of a task, and what the examples are made of."""
+    """The answers of two models to the examples of a task, and the words of the examples."""
 
     task: Task
     models: tuple[str, str]
-    seeds: tuple[int, int]  # of each model
+    seeds: tuple[int, int]  # number of seeds of each model
     ids: list[str]
     labels: list[Any]  # class numbers
     right: Array = field(repr=False)  # (2, N) seeds of each model that are right
@@ -78,8 +78,8 @@ class Answers:
         """Return counts, the accumulated difference, and the ratios of both groups.
 
         Args:
-            samples: of the permutation test of the difference of the means.
-            seed: of the samples.
+            samples: samples of the permutation test of the difference of the means.
+            seed: seed of the samples.
 
         Source: section 4: +38 right answers over 5 runs are 38 / 5 / 277 = 2.74 %. Models with
             different numbers of seeds have no accumulated difference.
@@ -111,11 +111,11 @@ class Answers:
     def examples(self, count: int, words: GroundedWords) -> Iterator[Record]:
         """Yield the most extreme examples of each group, as appendix D prints them.
 
-        The largest change comes first; of equal ones, what the seeds of both models agree on, then
-        the order of the file.
+        The largest change comes first; equal changes are ordered by how far the seeds of each model
+        agree, then as in the file.
 
         Args:
-            count: of each group.
+            count: examples of each group.
             words: marks the texts.
         """
         assert self.counts is not None, "needs captions"
@@ -144,17 +144,17 @@ class Answers:
 def read_answers(
     first: Row, second: Row, words: GroundedWords | None, files: Mapping[str, str]
 ) -> Iterator[Answers]:
-    """Yield what two models answered, one task with classes after another.
+    """Yield the answers of two models, one task with classes after another.
 
     Args:
         first: the baseline.
         second: the other model.
         words: counts the tokens of the texts; None does not read the texts.
-        files: task -> file of its examples, in place of the one that the run names.
+        files: task -> file of its examples, instead of the file that the run names.
 
     Raises:
         DataError: they have no such task in common; predictions are missing, damaged, or of other
-            examples; the file of the examples is gone, or is another one.
+            examples; the file of the examples is gone, or is another file.
     """
     both = [name for name in ORDER if name in first.tasks and name in second.tasks]
     tasks = [name for name in both if first.tasks[name].task.kind == "classify"]

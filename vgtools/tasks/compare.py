@@ -47,7 +47,7 @@ class TaskRun:
     task: Task
     info: Record  # run.json
     scores: dict[str, dict[str, float]]  # seed -> metrics as printed, `headline` among them
-    split: str = "dev"  # that the scores are of
+    split: str = "dev"  # split that was scored
 
     def predictions(self, seed: str) -> str:
         """Return the file of a seed's predictions, below `path`."""
@@ -55,11 +55,11 @@ class TaskRun:
         return f"seed-{seed}/predictions{part}.jsonl"
 
     def items(self) -> list[Items]:
-        """Return the predictions of each seed beside their gold, all in the order of the first.
+        """Return the predictions of each seed with their gold, all in the order of the first.
 
         Raises:
             DataError: a file is missing, cannot be scored, is about other examples than the first,
-                or is not what run.json has the scores of.
+                or has another score than run.json.
         """
         seeds = list[Items]()
         digests = self.info.get("predictions", {})
@@ -74,7 +74,7 @@ class TaskRun:
             value = self.task.scale * float(items.statistic(items.gold, items.predicted, None))
             recorded = scores["headline"]
             if abs(value - recorded) > 0.01:
-                why = f"scores {value:.3f}, but run.json says {recorded:.3f}; fine-tune again"
+                why = f"scores {value:.3f}, but run.json states {recorded:.3f}; fine-tune again"
                 raise DataError(why, file)
             seeds.append(aligned(items, seeds[0], file) if seeds else items)
         return seeds
@@ -90,7 +90,7 @@ def check_examples(run: TaskRun, base: TaskRun) -> None:
         one.info.get("data", {}).get(one.split, {}).get("sha256") for one in (run, base)
     )
     if made != expected:
-        why = f"its {run.split} examples have sha256 {made}, those of {base.path} {expected}"
+        why = f"its {run.split} examples have sha256 {made}, the examples of {base.path} {expected}"
         raise DataError(f"{why}; fine-tune both on the same file", run.path / "run.json")
 
 
@@ -136,8 +136,8 @@ def read_row(path: str | Path, split: str = "dev", only: Collection[str] = ()) -
     """Open a fine-tuning run, or a folder whose sub-folders are such runs, one per task.
 
     Args:
-        path: of the run or the folder.
-        split: whose scores count.
+        path: the run or the folder.
+        split: split whose scores count.
         only: the tasks to read of a folder; all if empty.
 
     Raises:
@@ -206,9 +206,9 @@ def read_rows(
     """Open the runs to compare, the baseline first; rows of the same name are named by their paths.
 
     Args:
-        paths: of the runs.
+        paths: the runs.
         baseline: one of them; the first if not given.
-        split: whose scores count.
+        split: split whose scores count.
         only: the tasks to read of folders; all if empty.
 
     Raises:
@@ -229,14 +229,13 @@ def read_rows(
 def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Iterator[Record]:
     """Yield one record per row: scores with their spread over seeds, and gains over the baseline.
 
-    A difference is that of the means over seeds. Its p-value and interval come from
-    `metrics.paired_bootstrap`: what other examples, the same for both rows, and other seeds would
-    have given is chance. If a row has a single seed, its models alone are compared: `p` is None and
-    nothing is significant, `p_examples` and the interval are over other examples. `examples` is
-    there where a run does not name the hash of its examples, so that only their ids and labels were
-    compared. P-values are not corrected for the number of comparisons: `correct` does that.
-    `average` is over the tasks that all rows have, but those whose score is an error; `left_out`,
-    if there are any, names folders without a finished run.
+    A difference is the difference of the means over seeds. Its p-value and interval come from
+    `metrics.paired_bootstrap`: other examples, the same for both rows, and other seeds count as
+    chance. If a row has a single seed, its models alone are compared: `p` is None and nothing is
+    significant, `p_examples` and the interval are over other examples. P-values are not corrected
+    for the number of comparisons: `correct` does that. `average` is over the tasks that all rows
+    have, without tasks whose score is an error; `left_out`, if there are any, names folders without
+    a finished run.
 
     Args:
         rows: the first is the baseline.
@@ -244,8 +243,8 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
     Raises:
         DataError: predictions are missing, damaged, or about other examples than the baseline's.
 
-    Source: Vokenization, section 4.3 and Table 2 (`Avg.` with SQuAD as the mean of EM and F1; QQP
-    as that of F1 and accuracy); Table 2 does not say how its significance was tested.
+    Source: Vokenization, section 4.3 and Table 2 (`Avg.` with SQuAD as the mean of EM and F1, and
+    QQP as the mean of F1 and accuracy); Table 2 does not state how its significance was tested.
     """
     common = [name for name in ORDER if all(name in row.tasks for row in rows)]
     shared = [name for name in common if not find_task(name).lower_is_better]
@@ -307,13 +306,14 @@ def difference(
     """Return the gain of a run over the baseline, in points, with its interval and p-value.
 
     Args:
-        statistic: of the task; its score times `scale` is in points, that of an error below 0.
+        statistic: statistic of the task; its score times `scale` is in points, which are below 0
+            for an error.
         gold: (N,) labels.
         base: (R, N) predictions of the baseline's seeds, or as `metrics.paired_bootstrap`.
-        ours: those of the run.
-        scale: of the points.
+        ours: predictions of the run's seeds.
+        scale: points per unit of the score.
         samples: bootstrap samples.
-        seed: of the samples.
+        seed: seed of the samples.
     """
     found = metrics.paired_bootstrap(statistic, gold, base, ours, samples=samples, seed=seed)
     points = {key: scale * getattr(found, key) for key in ("value", "low", "high")}
@@ -341,11 +341,11 @@ def correct(records: Sequence[Record]) -> None:
 def majority_row(rows: Sequence[Row], record: Record) -> Record:
     """Return the scores of always predicting the most frequent label of the training set.
 
-    READ, whose labels are numbers, has those of their mean.
+    For READ, whose labels are numbers, the prediction is their mean.
 
     Args:
-        rows: of the table.
-        record: of one of its rows, for the tasks that all have.
+        rows: the rows of the table.
+        record: the record of one row, for the tasks that all rows have.
     """
     cells = dict[str, Record]()
     for name in ORDER:
@@ -419,7 +419,7 @@ def grounded_types(path: str, types: Vocabulary, above: int) -> frozenset[str]:
     Source: Vokenization, section 2.3.
     """
     if re.search(r"\.jsonl(\.gz|\.zst)?$", path):
-        refuse_stream(path)  # its first row decides how it is read
+        refuse_stream(path)  # the first row decides how the file is read, which takes two readings
         row = next((row for _, row in read_jsonl(path)), {})
         if {"type", "count"} <= row.keys():
             return frozenset(row["type"] for _, row in read_jsonl(path, {"type": str}))
@@ -455,7 +455,7 @@ def data_of(run: TaskRun, split: str = "train") -> Path:
 def texts_of(task: Task, path: str | Path, unlabelled: bool = False) -> Iterator[str]:
     """Yield the texts of a task's examples.
 
-    The context of several questions, and what comes before choices, is there once.
+    A context of several questions, or the text before choices, is yielded once.
     """
     last = ""
     for example in read_examples(task, path, unlabelled=unlabelled):
@@ -483,13 +483,14 @@ def correlation(xs: Sequence[float], ys: Sequence[float]) -> Record:
         found[name] = {"value": value}
         if len(xs) > 3:
             width = 1.959964 * math.sqrt(factor / (len(xs) - 3))
+            # The transformation of a correlation of exactly 1 or -1 is infinite.
             z = math.atanh(min(max(value, -1 + 1e-12), 1 - 1e-12))
             found[name] |= {"low": math.tanh(z - width), "high": math.tanh(z + width)}
     return found
 
 
 def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Record]:
-    """Yield one record per row but the baseline: gains beside grounding ratios, and correlations.
+    """Yield one record per row but the baseline: gains, grounding ratios, and correlations.
 
     Only gains in points of a hundred can be correlated: tasks with another score are left out.
 

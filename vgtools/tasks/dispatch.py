@@ -41,7 +41,7 @@ def read_examples(
         path: the official file (TSV, CSV or JSON), or jsonl with the same keys; `.gz`, `.zst`, `-`.
         unlabelled: a test file: labels may be missing, and are None.
         stats: counts rows, classes and everything left out.
-        keep: which ids are asked for; all if not given.
+        keep: whether the example of an id is asked for; all are if not given.
 
     Yields:
         Examples in file order; ids are the file's own where it has them, else the row's number
@@ -49,7 +49,7 @@ def read_examples(
 
     Raises:
         DataError: missing (66); empty, a missing column, a wrong column count, an unknown label, a
-            duplicate id, broken JSON (65): file, line, what was expected and what was found.
+            duplicate id, broken JSON (65): file, line, the expected form and the form found.
     """
     task = find_task(task) if isinstance(task, str) else task
     stats = ReadStats() if stats is None else stats
@@ -115,7 +115,7 @@ def known_answers(
     """Return the answers that can be predicted; empty where the task has its own.
 
     Args:
-        task: of any kind.
+        task: a task of any kind.
         train: file to learn from; it is read once more later.
         given: a file of answers, or how many examples must have an answer.
         settings: `hold_out` and `limit`, as `read_split`.
@@ -145,8 +145,8 @@ def count_splits(
     """Yield a record per file of a task: its examples, and the share of each label.
 
     Args:
-        task: of the files.
-        files: by split.
+        task: the task of the files.
+        files: files by split.
         hold_out: as `read_split`.
 
     Raises:
@@ -172,22 +172,22 @@ def text_rows(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Yield the text of every example, to retrieve images for: `{"id", "split", "text"}`.
 
     A pair is its two texts joined by a blank. `image` names the image that a text is a caption of,
-    where the file says so.
+    where the file has it.
 
-    Of a task with pictures, the texts that a VisualBERT learns from before the task, with `image`,
-    or `images` of NLVR2: a question of VQA with the answer that most gave, one of VCR with each of
-    its choices.
+    For a task with pictures, the texts are the ones that a VisualBERT learns from before the task,
+    with `image`, or `images` for NLVR2: a question of VQA with the answer that most gave, a
+    question of VCR with each of its choices.
 
     Args:
-        task: of the files.
-        files: by split.
+        task: the task of the files.
+        files: files by split.
 
     Raises:
         DataError: as `read_examples`.
 
-    Source: Zhang et al. 2019 (Visual awareness), section 2.3: the images are those of the encoder's
-        whole input. Li et al. 2020 (VisualBERT), section A.3, and its released code: the texts of
-        tasks with pictures.
+    Source: Zhang et al. 2019 (Visual awareness), section 2.3: images are retrieved for the
+        encoder's whole input. Li et al. 2020 (VisualBERT), section A.3, and its released code: the
+        texts of tasks with pictures.
     Deviation: the released code draws one annotator's answer to a question each time it comes, and
         gives VCR's choices the second segment.
     """
@@ -229,7 +229,7 @@ def encode(
         settings: the other fields of `Encoding`.
 
     Raises:
-        DataError: `max_length` leaves no room for text, or nothing can be learnt.
+        DataError: `max_length` leaves no room for text, or nothing can be learned.
     """
     return KINDS[task.kind].encode(task, examples, Encoding(tokenizer, **settings))
 
@@ -302,7 +302,7 @@ def gather(
     """Join predictions to their gold by id, and score them.
 
     Args:
-        rows: of `predictions.jsonl`.
+        rows: rows of `predictions.jsonl`.
         examples: the gold; None takes the rows' own `label`.
         threshold: SQuAD 2.0, withhold answers whose `no_answer` is above it.
 
@@ -393,8 +393,9 @@ def majority(
 ) -> dict[str, float] | None:
     """Return the scores of always predicting the most frequent class of the training set.
 
-    SQuAD 2.0: of never answering; READ: of its mean. None where there is no such prediction:
-    scores measured by correlations, boxes, or a question that always has an answer.
+    For SQuAD 2.0 the prediction is an empty answer, for READ the mean. The result is None where
+    there is no such prediction: scores measured by correlations, boxes, or a question that always
+    has an answer.
     """
     common = KINDS[task.kind].majority(task, learnt)
     if common is None:

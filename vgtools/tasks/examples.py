@@ -51,7 +51,7 @@ class Example:
 
     @property
     def whole_text(self) -> str:
-        """Return all texts, joined by a blank: what images are retrieved for."""
+        """Return all texts, joined by a blank; images are retrieved for them."""
         pair = [] if self.pair is None else [self.pair]
         return " ".join([self.text, *pair, *self.choices])
 
@@ -76,27 +76,27 @@ class VisualExample(Example):
     """One item of a task with pictures, named as in the data set, without folder and suffix."""
 
     images: tuple[str, ...] = ()
-    span: tuple[int, int] = (0, 0)  # of the phrase in the text
-    boxes: tuple[tuple[float, float, float, float], ...] = ()  # of the phrase, in pixels
-    size: tuple[float, float] | None = None  # of the picture that the boxes refer to
-    line: int | None = field(default=None, repr=False)  # of the file, for messages
+    span: tuple[int, int] = (0, 0)  # the phrase in the text
+    boxes: tuple[tuple[float, float, float, float], ...] = ()  # boxes of the phrase, in pixels
+    size: tuple[float, float] | None = None  # size of the picture that the boxes refer to
+    line: int | None = field(default=None, repr=False)  # line of the file, for messages
 
 
 @dataclass
 class ReadStats:
-    """What reading a file met, to be printed: nothing is left out silently."""
+    """Counts of everything that was left out or mended while a file was read, to be printed."""
 
     learn: bool = False  # the file is learned from
     rows: int = 0  # examples given out
     broken: int = 0  # rows of a wrong column count, left out (`Task.skip_broken`)
     first_broken: int = 0  # the line of the first of them
     no_gold: int = 0  # rows without an agreed label, left out
-    moved: int = 0  # answers that occur elsewhere in the context than answer_start says
+    moved: int = 0  # answers that occur elsewhere in the context than at answer_start
     unboxed: int = 0  # phrases without a box, left out
     documents: int = 0  # lines that mark the beginning of a document, left out
-    iob1: int = 0  # entities that begin with I-, as in IOB1
-    iob2: int = 0  # entities that begin with B- where IOB1 has I-
-    lost: int = 0  # answers that do not occur in the context: scored, but not learnt from
+    iob1: int = 0  # entities that start with I-, as in IOB1
+    iob2: int = 0  # entities that start with B- where IOB1 has I-
+    lost: int = 0  # answers that do not occur in the context: scored, but not learned from
     text: TextStats = field(default_factory=TextStats)
     labels: Counter[str] = field(default_factory=Counter)
 
@@ -115,10 +115,10 @@ class ReadStats:
         balance = [f"{name} {count} ({share:.1%})" for name, count, share in self.balance()]
         yield ", ".join([f"{self.rows} examples", *balance])
         first = f"the first on line {self.first_broken}"
-        moved = "answers are not where answer_start says; the nearest occurrence was taken"
+        moved = "answers do not start at answer_start; the nearest occurrence was taken"
         unboxed = "phrases have no box (scenes, or nothing visible) and are left out"
-        torn = "entities of IOB2 begin with I-; they are read as if with B-"
-        lost = "answers do not occur in their context; they are scored, but not learnt from"
+        torn = "entities of IOB2 start with I-; they are read as if with B-"
+        lost = "answers do not occur in their context; they are scored, but not learned from"
         for count, message in (
             (self.broken, f"rows with a wrong column count were left out, {first}"),
             (self.no_gold, "rows have no agreed label"),
@@ -202,7 +202,7 @@ def read_table(
         if str(label) in task.no_gold:
             stats.no_gold += 1
             continue
-        if unlabelled and str(label) in ("-1", "-1.0"):  # as data hubs write hidden labels
+        if unlabelled and str(label) in ("-1", "-1.0"):  # data hubs write hidden labels so
             label = None
         value = None if label is None else parse_label(task, form.label, label, path, line)
         texts = [record[name] for name in form.texts]
@@ -339,7 +339,7 @@ def json_rows(path: str | Path, key: str, what: str, expected: str) -> Iterator[
     """Yield (where it is, item) of the list under a key of a JSON file, one in memory at a time.
 
     Raises:
-        DataError: there is none of what was expected.
+        DataError: there is no such list.
     """
     empty = True
     for name, index, item in json_items(path):

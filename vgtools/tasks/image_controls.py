@@ -1,6 +1,6 @@
-"""Controls of what images bring to a text: those found for it, or others in their place.
+"""Controls of the gain that images bring to a text: its own images, or others instead.
 
-A gain over an encoder without images may be that of more parameters; the controls go through the
+A gain over an encoder without images may come from more parameters; the controls go through the
 same layers. They are defined over different texts, whoever finds the images: equal texts have equal
 images under each of them.
 """
@@ -17,27 +17,27 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 
 Choice = Literal["found", "random", "shuffle", "none"]
-_CONTROL = 12  # what a random generator is for, the first of its seeds
+_CONTROL = 12  # the first seed of a random generator, which names its purpose
 
 
 def choose_images(
     found: Array, texts: Sequence[Hashable], choice: Choice, bank: Array, split: str
 ) -> Array:
-    """Return the rows of images that texts are shown with, in place of those found for them.
+    """Return the rows of images that texts are shown with, instead of the images found for them.
 
     - `found`: as they are
     - `random`: as many as were found, drawn from the bank; one may be drawn twice
-    - `shuffle`: those of another text, in one circle of all different texts
+    - `shuffle`: the images of another text, in one circle of all different texts
     - `none`: no image
 
-    So a text that finds none has none under `random`, too, and none keeps its own under `shuffle`,
-    though two texts may find the same images. What is drawn depends on the split and its different
-    texts in their order, not on the seed of a run.
+    So a text that finds no image also has none under `random`, and no text keeps its own under
+    `shuffle`, though two texts may find the same images. The drawn images depend on the split and
+    its different texts in their order, not on the seed of a run.
 
     Args:
-        found: (E, K) rows, best first, -1 for none. Of equal texts that found unlike images, as by
-            other visible words, `shuffle` passes on those of the last.
-        texts: E that the images were found for, or what is equal for texts that count as equal.
+        found: (E, K) rows, best first, -1 for none. If equal texts found unlike images, for example
+            by other visible words, `shuffle` passes on the images of the last.
+        texts: E texts that the images were found for, or keys that are equal for equal texts.
         choice: as above.
         bank: (N,) rows that images are drawn from.
         split: train, dev …
@@ -46,7 +46,7 @@ def choose_images(
         (E, K) of the type of `found`.
 
     Raises:
-        DataError: `shuffle` of equal texts alone: there is no other one.
+        DataError: `shuffle` of equal texts alone: there is no other text.
     """
     if choice == "found":
         return found

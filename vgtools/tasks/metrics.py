@@ -97,7 +97,7 @@ def _correlation(x: Array, y: Array, w: Array) -> Array:
     def total(values: Array) -> Array:
         return np.asarray(w @ values if values.ndim == 1 else (w * values).sum(-1))
 
-    # Close to the samples' means, so that the squares below stay exact.
+    # Centred close to the samples' means, so that the differences of squares below keep digits.
     x = x - x.mean()
     y = y - y.mean()
     count = w.sum(-1)
@@ -160,7 +160,7 @@ def mean(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
 def summed(combine: Combine) -> Statistic:
     """Return the statistic of a metric that is made from sums over items: entity F1, BLEU.
 
-    What is predicted are (N, S) counts, the S numbers of each item that add up; `gold` is ignored.
+    The predictions are (N, S) counts, the S numbers of each item that add up; `gold` is ignored.
     """
 
     def statistic(gold: Array, counts: Array, weights: Array | None = None) -> Array:
@@ -176,7 +176,7 @@ def share(sums: Array) -> Array:
 
 
 def counted_f1(sums: Array) -> Array:
-    """Return F1 of (..., 3) sums, right, said and gold; 0 if nothing is there or said."""
+    """Return F1 of (..., 3) sums: right, predicted and gold; 0 if nothing is gold or predicted."""
     return _ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
 
 
@@ -191,7 +191,7 @@ METRICS: dict[str, Statistic] = {
 
 
 def mean_of(names: Sequence[str]) -> Statistic:
-    """Return the statistic that is the mean of some metrics (QQP: of F1 and accuracy)."""
+    """Return the statistic that is the mean of some metrics (for QQP, F1 and accuracy)."""
 
     def statistic(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
         return np.asarray(
@@ -212,7 +212,7 @@ class Difference:
     low: float
     high: float
     p: float
-    over_runs: bool  # other runs of both sides are counted as chance, beside other items
+    over_runs: bool  # other runs of both sides are counted as chance, in addition to other items
 
 
 _BLOCK = 1 << 21  # weights per block: 16 MB
@@ -265,28 +265,28 @@ def paired_bootstrap(
 ) -> Difference:
     """Return how much better b is than a on the same items, and how often chance gives as much.
 
-    The p-value is two-sided: the share of samples whose difference is as far from the observed one
-    as the observed one is from 0, counting the observed one itself, so it is never 0.
+    The p-value is two-sided: the share of samples whose difference is as far from the observed
+    difference as this is from 0, counting the observed difference itself, so it is never 0.
 
     Several runs of a system, one per seed, are worth the mean of their statistics. With two or more
-    on both sides, what other seeds would have given counts as chance, too: a sample adds to the
-    items' deviation, the same items for all runs, a normal one of variance σ² / Ra + σ² / Rb, where
-    σ² is the variance between runs of one side. Few runs say little about it: each sample draws it
+    on both sides, the results of other seeds also count as chance: a sample adds to the items'
+    deviation, the same items for all runs, a normal deviation of variance σ² / Ra + σ² / Rb, where
+    σ² is the variance between runs of one side. Few runs determine it poorly: each sample draws it
     as ν s² / χ²(ν) - u, at least 0: s² is the variance between runs of both sides, ν = Ra + Rb - 2
     its degrees of freedom, and u how far runs are apart by the draw of items alone, which is in the
     items' deviation already. `tests/benchmarks/null.py` measures its level with 2 to 5 runs.
 
-    A single run of a side says nothing about σ²: interval and p-value are then those of these very
-    models on other items, not of the systems, and `over_runs` is False.
+    A single run of a side gives no estimate of σ²: interval and p-value are then about these very
+    models on other items, not about the systems, and `over_runs` is False.
 
     Args:
         statistic: a metric of this module, `mean_of(...)`, or any function of their form.
         gold: (N,) labels, class numbers or values.
         a: (N,) predictions of one system, or per-item scores with the statistic `mean`; (R, N)
-            those of R runs, or (R, N, S) their counts with a statistic of `summed`.
+            predictions of R runs, or (R, N, S) their counts with a statistic of `summed`.
         b: likewise of the other system; R may differ.
         level: share of samples inside the interval.
-        seed: of the samples; the same seed gives the same interval.
+        seed: seed of the samples; the same seed gives the same interval.
 
     Raises:
         ValueError: no items, or not as many of each.
@@ -318,7 +318,7 @@ def paired_bootstrap(
         pairs = zip(np.split(whole, cut), np.split(drawn, cut, axis=1), strict=True)
         differences[1:] += _other_runs(list(pairs), np.random.default_rng([seed, 1]))
     low, high = np.quantile(differences[1:], [(1 - level) / 2, (1 + level) / 2])
-    # Equal differences must count as equal whatever the order of their sums.
+    # Differences that are equal up to the rounding of their sums must count as equal.
     extreme = int(np.count_nonzero(np.abs(differences[1:] - value) >= abs(value) - 1e-12))
     p = (extreme + 1) / (samples + 1)
     return Difference(float(value), float(low), float(high), p, over_runs)
@@ -328,7 +328,7 @@ def _other_runs(sides: Sequence[tuple[Array, Array]], generator: np.random.Gener
     """Return (samples,) deviations that other runs would give a difference of means.
 
     Args:
-        sides: of each side the statistics (R,) of its runs, and (samples, R) on other items.
+        sides: for each side the statistics (R,) of its runs, and (samples, R) on other items.
         generator: draws them.
     """
     samples = len(sides[0][1])

@@ -18,7 +18,7 @@ from vgtools.tasks.metrics import paired_bootstrap
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model gives the masked words of each text."""
+    """A model's likelihood of the masked words of each text."""
 
     tokens: Array  # (N,) int64, masked words of each text
     nll: Array  # (N,) float64, their summed negative log likelihood in nats
@@ -63,12 +63,12 @@ def summary(
     The difference is paired: a sample draws groups of texts, the same for both.
 
     Args:
-        scores: of the model.
-        first: of the model to compare with, on the same masked words.
+        scores: scores of the model.
+        first: scores of the model to compare with, on the same masked words.
         groups: (N,) int64, the group of each text, for example its image: texts of a group are
             drawn together.
         samples: bootstrap samples.
-        seed: of the samples.
+        seed: seed of the samples.
 
     Returns:
         `tokens`, `nll` (per word), `perplexity`, `low` and `high` of its interval, and `difference`
@@ -106,7 +106,7 @@ def summary(
 
 
 def groups_of(images: Array) -> Array:
-    """Return the group of each text: those of an image together, each text without one alone.
+    """Return the group of each text: texts of an image together, a text without image alone.
 
     Args:
         images: (N,) image of each text, -1 for none.
@@ -128,12 +128,12 @@ def records(
     """Return one record per model, each compared with the first; content words apart.
 
     Args:
-        names: what identifies each model in its record.
-        whole: of all masked words.
-        content: of the masked content words.
+        names: the keys that identify each model in its record.
+        whole: scores of all masked words.
+        content: scores of the masked content words.
         groups: (N,) the group of each text.
         samples: bootstrap samples.
-        seed: of the samples.
+        seed: seed of the samples.
     """
     found = list[dict[str, Any]]()
     for i, name in enumerate(names):

@@ -41,7 +41,7 @@ def make_row(
 
 
 def check_row(row: Mapping[str, Any], path: str | Path | None, line: int | None) -> None:
-    """Check what rows of every kind have in common.
+    """Check the keys that rows of every kind have in common.
 
     Raises:
         DataError: `id` or `prediction` is missing, or a number is not finite.
@@ -80,7 +80,7 @@ def with_answers(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Joined:
-    """N predictions beside their gold, in the order of the examples."""
+    """N predictions with their gold, in the order of the examples."""
 
     ids: list[str]
     predicted: list[Any]  # as the kind's `parse` returns them

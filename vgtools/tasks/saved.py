@@ -17,7 +17,7 @@ from vgtools.tasks.kinds.choice import submission as leaderboard
 from vgtools.tasks.predictions import with_answers
 from vgtools.tasks.table import Task
 
-# What a server takes, of the predictions of one task; VCR's leaderboard joins those of two.
+# Forms that a server takes, from the predictions of one task; VCR's leaderboard joins two tasks.
 SUBMISSIONS = {"vqa": answer.submission, "nlvr2": classify.submission}
 
 
@@ -29,16 +29,17 @@ def score_saved(
     joint: str | None,
     submission: str | None,
 ) -> None:
-    """Print the scores of saved predictions, or write what the task's server takes.
+    """Print the scores of saved predictions, or write them in the form of the task's server.
 
     Args:
         gold: official file with the labels; None takes the rows' own.
         threshold: SQuAD 2.0, used where every row has `no_answer`.
-        joint: predictions of vcr-qa beside those of vcr-qar.
-        submission: the file to write in place of scores: of VQA and NLVR2, and with `joint` of VCR.
+        joint: predictions of vcr-qa, to be joined with predictions of vcr-qar.
+        submission: the file to write instead of scores: of VQA and NLVR2, and with `joint` of VCR.
 
     Raises:
-        DataError: as `vgtools.tasks.dispatch.gather`, or they are no longer what their run wrote.
+        DataError: as `vgtools.tasks.dispatch.gather`, or they have changed since their run wrote
+            them.
     """
     for file in (path, joint):
         if file is not None:
@@ -72,7 +73,7 @@ def _require_run_of(name: str, path: str) -> None:
         return
     found = read_json(run).get("task")
     if found != name:
-        raise DataError(f"expected predictions of {name}, got {found} (says {run})", path)
+        raise DataError(f"expected predictions of {name}, got {found} (by {run})", path)
 
 
 def _write_submission(task: Task, path: str, joint: str | None, output: str) -> None:

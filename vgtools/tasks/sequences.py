@@ -1,7 +1,7 @@
 """Token sequences: the texts of examples on their way to a network.
 
-A *unit* is what a batch counts: a sentence or pair, the C choices of a question, or one window of a
-long context.
+Batches count in *units*: a sentence or pair, the C choices of a question, or one window of a long
+context.
 
 Axes: U units, S sequences (C per unit for choices, else one), T tokens of all sequences together.
 """
@@ -68,7 +68,7 @@ class Inputs:
     """Examples as token ids, special tokens included."""
 
     ids: Array  # (T,) int32
-    starts: Array  # (S + 1,) where each sequence begins
+    starts: Array  # (S + 1,) where each sequence starts
     second: Array  # (S,) tokens before the second text (segment number 1); else the length
     each: int  # sequences per unit
     examples: Array  # (U,) the number of each unit's example
@@ -91,7 +91,7 @@ class Inputs:
         return self.spans is not None
 
     def weight(self, units: Array) -> float:
-        """Return what the loss of these units is divided by."""
+        """Return the number that the loss of these units is divided by."""
         return len(units)
 
     def targets(self, units: Array) -> Array | None:
@@ -106,9 +106,9 @@ class Inputs:
 
 @dataclass(frozen=True)
 class InputsWithImages:
-    """Examples as token ids, beside images that a system adds."""
+    """Examples as token ids, with images that a system adds."""
 
-    text: Inputs  # their tokens; of phrase grounding: `Captions`
+    text: Inputs  # their tokens; for phrase grounding `Captions`
 
     def __len__(self) -> int:
         return len(self.text)
@@ -125,7 +125,7 @@ class InputsWithImages:
 
     @property
     def cut(self) -> int:
-        """Examples of which not all is read."""
+        """Examples that are not read in full."""
         return self.text.cut
 
 
@@ -137,7 +137,7 @@ class InputsWithRows(InputsWithImages):
 
     @property
     def unlearnable(self) -> int:
-        """Examples that nothing can be learnt from."""
+        """Examples that nothing can be learned from."""
         return self.text.unlearnable
 
     def of(self, units: Array) -> Array:

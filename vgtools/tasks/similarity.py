@@ -1,4 +1,4 @@
-"""Word similarity: do the vectors of words rank pairs of words as people do, and of which words?
+"""Word similarity: do the vectors of words rank pairs of words as people do, and which words' do?
 
 A word is read alone, by the text encoder, and its vector is the mean of its tokens' last states;
 word vectors are taken as they are. Two words are as alike as the cosine of their vectors.
@@ -30,7 +30,7 @@ _LEAST = 3  # pairs that can be ranked in more than one way
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of words in lower case, with what people said of them."""
+    """Pairs of words in lower case, with people's scores of them."""
 
     words: list[tuple[str, str]]
     scores: Array  # (P,) float64
@@ -39,8 +39,8 @@ class Pairs:
 def read_pairs(path: str) -> Pairs:
     """Read pairs of words with scores, in columns between tabs, commas or blanks.
 
-    Lines that begin with # are left out. A first line without a number has the names of the
-    columns; the score is in the one that is named so (as in SimLex-999), else in the third.
+    Lines that start with # are left out. A first line without a number has the names of the
+    columns; the score is in the column that is named so (as in SimLex-999), else in the third.
 
     Raises:
         DataError: it cannot be read (66), a line has no two words and a number, or there are fewer
@@ -117,11 +117,11 @@ def word_states(ref: str, words: Sequence[str], *, offline: bool = False) -> Arr
 
 
 def cosines(vectors: Array, pairs: Array) -> Array:
-    """Return the cosine of each pair, NaN where one is not known or is zero.
+    """Return the cosine of each pair, NaN where a vector is not known or is zero.
 
     Args:
         vectors: (W, D).
-        pairs: (P, 2) rows of them.
+        pairs: (P, 2) rows of the vectors.
     """
     with np.errstate(invalid="ignore"):
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -140,21 +140,21 @@ def compare_similarity(
 ) -> Iterator[dict[str, Any]]:
     """Yield a record per encoder: how well it ranks the pairs, and how much better than the first.
 
-    Only pairs that all of them know are ranked, so that they rank the same.
+    Only pairs that all of them know are ranked, so that all rank the same pairs.
 
     Args:
-        refs: encoders or word vectors, the first one the baseline.
+        refs: encoders or word vectors, the baseline first.
         path: pairs, as `read_pairs` reads them.
         grounded: words that are visually grounded; pairs of two such words are ranked apart from
             all others.
-        samples: of the bootstrap over pairs, which gives the intervals and p-values.
-        seed: of the bootstrap.
+        samples: samples of the bootstrap over pairs, which gives the intervals and p-values.
+        seed: seed of the bootstrap.
         offline: never connect.
 
     Returns:
-        Records of `encoder`, `pairs`, `left_out` and `groups`: of `all`, `grounded`, `other` the
-        `pairs`, Spearman's `rho` with its 95 % interval `low` to `high`, and `difference` from the
-        first with `low`, `high` and `p`.
+        Records of `encoder`, `pairs`, `left_out` and `groups`: for `all`, `grounded` and `other`
+        the `pairs`, Spearman's `rho` with its 95 % interval `low` to `high`, and `difference` from
+        the first with `low`, `high` and `p`.
 
     Raises:
         DataError: a file or an encoder cannot be read, or fewer than three pairs are known to all
@@ -196,7 +196,8 @@ def compare_similarity(
 def _ranked(
     gold: Array, cosine: Array, first: Array | None, samples: int, seed: int
 ) -> dict[str, Any]:
-    # A constant ranks nothing, its correlation is 0: the difference from it is the value itself.
+    # The correlation of a constant is 0, so that the difference from it, which the bootstrap gives
+    # with an interval, is the correlation itself.
     own = metrics.paired_bootstrap(
         metrics.spearman, gold, np.zeros(len(gold)), cosine, samples=samples, seed=seed
     )

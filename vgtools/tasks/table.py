@@ -31,14 +31,14 @@ class Hyper:
     schedule: str = "linear"  # see `vgtools.training.loop.TrainConfig`
     betas: tuple[float, float] = (0.9, 0.999)  # Adam's
     eps: float = 1e-8  # Adam's
-    steps: int | None = None  # in total, in place of `epochs`
+    steps: int | None = None  # in total, instead of `epochs`
     keep: str = "last"  # epoch whose weights are kept; or `best`
-    weight_decay: float = 0.0  # of matrices
+    weight_decay: float = 0.0  # for matrices alone
 
 
 @dataclass(frozen=True)
 class Form:
-    """One way in which a task's rows are written: which columns (or keys of a jsonl row) hold what.
+    """One way in which a task's rows are written: the columns (or keys of a jsonl row) of texts …
 
     With a header, columns are found by name, in any order, unless `columns` is the exact header.
     """
@@ -75,8 +75,8 @@ class Task:
     skip_broken: bool = False  # rows with a wrong column count are counted, not refused
     note: str = ""
     images: int = 0  # pictures per example
-    official: str = ""  # what the official file holds, where it is not a table
-    targets: str = ""  # what is predicted, where it is not one of labels, choices or a score
+    official: str = ""  # contents of the official file, where it is not a table
+    targets: str = ""  # the predictions, where they are not labels, choices or scores
 
     @property
     def classes(self) -> int:
@@ -90,7 +90,7 @@ class Task:
 
     @property
     def scale(self) -> float:
-        """Return what scores are multiplied with to be printed: per cent, but of errors."""
+        """Return the factor of printed scores: 100 for percent, 1 for errors."""
         return 1.0 if self.lower_is_better else 100.0
 
 
@@ -123,7 +123,7 @@ _AWARENESS = Hyper(
     max_length=128, weight_decay=0.01, eps=1e-6,
 )  # fmt: skip
 _JOCI = ("CONTEXT", "HYPOTHESIS")
-# The text and what follows it in both files of READ; a test file ends with the text.
+# The text and the columns after it in both files of READ; a test file ends with the text.
 _EXCERPT = ("license", "excerpt", "target", "standard_error")
 _VCR = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 _TSV = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
@@ -280,7 +280,7 @@ TASKS: tuple[Task, ...] = (
         ),
         images=1, targets="answers of the training set",
         official="JSON of questions (image_id, question, question_id), annotations (answers) "
-        "beside",
+        "next to them",
         note="annotations: v2_mscoco_train2014_annotations.json; each answer is judged by the "
         "other nine, as officially",
     ),
@@ -289,8 +289,8 @@ TASKS: tuple[Task, ...] = (
         Hyper(8, 2e-5, 32, f"{_VISUAL} B.2; {_CODE}", max_length=128, eps=1e-6),
         choices=4, images=1,
         official="jsonl: annot_id, img_fn, objects, question, answer_choices, answer_label",
-        note="regions begin with the objects of vg prepare vcr, which the words that name them are "
-        "aligned with",
+        note="the first regions are the objects of vg prepare vcr, which the words that name them "
+        "are aligned with",
     ),
     Task(
         "vcr-qar", "VCR QA→R", "choice", _VCR, ("accuracy",),
@@ -314,7 +314,7 @@ TASKS: tuple[Task, ...] = (
         {"train": "A.train.csv", "dev": "A.dev.csv", "test": "A.test.csv"}, ("spearman",),
         _STRATEGIES, (Form(_JOCI, "LABEL", quoted=True, separator=","),),
         high=5.0,
-        note="A.zip of the corpus, the rows that joci.csv says are of SNLI; 0: makes no sense",
+        note="A.zip of the corpus, the rows that joci.csv names as SNLI; 0: makes no sense",
     ),
     Task(
         "pdtb", "PDTB", "classify", _JSONL, ("accuracy",), _STRATEGIES,
@@ -445,9 +445,9 @@ def find_files(
 
     Args:
         task: names the official files.
-        given: files in their place, by split.
+        given: files to read instead, by split.
         test: whether the test files of the folder are among them.
-        hold_out: share of the training file that is the dev set, in place of a dev file.
+        hold_out: share of the training file that is the dev set, instead of a dev file.
 
     Raises:
         DataError: a file or the folder is missing, or there is a dev file too many.
@@ -490,12 +490,12 @@ def find_splits(
 
 
 def settings_of(task: Task, given: Mapping[str, Any], shape: str | None = None) -> dict[str, Any]:
-    """Return what decides the weights, as `run.json` names it: what is given, else the paper's.
+    """Return the settings that decide the weights, for `run.json`: given ones, else the paper's.
 
     Args:
-        task: whose paper.
+        task: the task, with the settings of its paper.
         given: settings by name, None where the paper's holds; `seeds` is their number.
-        shape: of a network that is trained from scratch.
+        shape: shape of a network that is trained from scratch.
     """
     paper = asdict(task.hyper) | {"lr": task.hyper.learning_rate}
     values = dict(given)
@@ -528,7 +528,7 @@ def start_of(task: Task, encoder: str | None, shape: str | None, tokenizer: str 
 
 
 def _check_hold_out(share: float, files: Mapping[str, str]) -> None:
-    """Refuse a share that leaves nothing, a dev file beside it, and a pipe, which is read once."""
+    """Refuse a share that leaves nothing, one with a dev file, and one of a pipe, read once."""
     why = ""
     if not 0 < share < 1:
         why = f"--hold-out must be between 0 and 1, got {share:g}"

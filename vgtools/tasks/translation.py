@@ -38,15 +38,15 @@ from vgtools.tasks.kinds.translate import IGNORED, PairInputs, signature
 from vgtools.tasks.table import Task
 from vgtools.training.steps import in_drawn_order, steps_by_tokens
 
-_SENTENCES = 64  # decoded together
+_SENTENCES = 64  # sentences that are decoded together
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a translation model begins as: a shape with a tokenizer, or a model.
+    """The start of a translation model: a shape with a tokenizer, or a model.
 
     Attributes:
-        ref: hub name, directory or model of a finished run; with `shape` that of the tokenizer.
+        ref: hub name, directory or model of a finished run; with `shape` the tokenizer's reference.
         shape: a key of `vgtools.models.seq2seq.SHAPES`; None continues from `ref`.
         offline: never connect.
     """
@@ -73,7 +73,7 @@ class Translator(FineTuner):
 
     Args:
         encoder: the network with its tokenizer.
-        kind: of the task.
+        kind: kind of the task.
         dtype: numbers that the products are computed with (autocast); weights stay float32.
     """
 
@@ -106,7 +106,7 @@ class Translator(FineTuner):
 
 
 def config() -> dict[str, Any]:
-    """Return what decides scores beside the settings, for `run.json`."""
+    """Return the facts that decide scores in addition to the settings, for `run.json`."""
     return {"sacrebleu": signature()}
 
 
@@ -133,9 +133,9 @@ def predict(
     """Return a row of predictions per pair, with the nats of its translation where that is known.
 
     Args:
-        task: of the examples.
-        tuner: what translates.
-        examples: to translate.
+        task: the task of the examples.
+        tuner: the network that translates.
+        examples: examples to translate.
         inputs: their tokens.
         how: the search.
         build: makes a batch of units.
@@ -168,7 +168,7 @@ def predict(
 
 
 def learner(task: Task, start: Start, settings: Mapping[str, Any], device: torch.device) -> Learner:
-    """Return what learns to translate, greedily each epoch and with beams at the end.
+    """Return a learner of translation, which decodes greedily each epoch and with beams at the end.
 
     Source: Zhang et al. 2019, section 4.2.
     """

@@ -471,7 +471,7 @@ def test_the_answers_of_a_file_are_predicted(
         finetune(data, "vqa", tmp_path / "run", "--epochs", 1) == 78
     )  # other answers: another run
     assert finetune(data, "vqa", tmp_path / "none", "--answers", 99) == 65
-    assert "no answer is that of 99 questions" in capfd.readouterr().err
+    assert "no answer belongs to 99 questions" in capfd.readouterr().err
 
 
 # --------------------------------------------------------------------------------- phrase grounding

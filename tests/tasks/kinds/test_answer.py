@@ -28,7 +28,7 @@ def test_vqa_as_its_files_say(tmp_path: Path) -> None:
     assert [a.text for a in found[1].answers] == ["two dogs"] * 9 + ["a Red"]
     assert answer.common_answers(found, 1) == ("2 dogs", "blue", "red")
     assert answer.common_answers(found, 3) == ("2 dogs",)
-    with pytest.raises(DataError, match="no answer is that of 9 questions"):
+    with pytest.raises(DataError, match="no answer belongs to 9 questions"):
         answer.common_answers(found, 9)
     assert answer.soft_targets(
         [Answer("Two dogs", -1), Answer("red", -1), Answer("a red", -1)], {"red": 0, "2 dogs": 1}

@@ -61,7 +61,7 @@ def test_both_schemes_are_read_as_iob2(tmp_path: Path, text: str) -> None:
 def test_an_entity_that_iob2_begins_with_i_is_read_and_counted(tmp_path: Path) -> None:
     found, stats = read("conll-2003", tmp_path, IOB2, name="eng.train")
     assert names(found[1]) == ["B-LOC", "B-MISC"]  # written as I-MISC
-    said = "1 entities of IOB2 begin with I-; they are read as if with B-"
+    said = "1 entities of IOB2 start with I-; they are read as if with B-"
     assert said in list(stats.report())
     for text in (IOB1, IOB2.replace("I-MISC", "B-MISC")):
         assert all("IOB2" not in line for line in read("conll-2003", tmp_path, text)[1].report())

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Kind(Protocol):
-    """What a module of this package offers."""
+    """The functions that a module of this package offers."""
 
     def read(
         self, task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
     ) -> Iterator[tuple[int | None, Example]]:
-        """Yield (line, example) of an official file; count in `stats` what is left out."""
+        """Yield (line, example) of an official file; count rows that are left out in `stats`."""
 
     def gold(self, task: Task, example: Example) -> Any:
         """Return the label of an example as rows of predictions hold it, or None."""
@@ -37,7 +37,7 @@ class Kind(Protocol):
     def head(self, task: Task) -> tuple[str, dict[str, Any]] | None:
         """Return the transformers class after `AutoModelFor`, and settings of its configuration.
 
-        None where text alone cannot be learnt from.
+        None where text alone cannot be learned from.
         """
 
     def loss(self, outputs: Tensor, batch: Any) -> Tensor:

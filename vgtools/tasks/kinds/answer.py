@@ -1,4 +1,4 @@
-"""Answers to questions about pictures, out of those that are frequent in training (VQA 2.0)."""
+"""Answers to questions about pictures, out of the answers frequent in training (VQA 2.0)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FORM = "the JSON of VQA 2.0"
 
 
 def annotations_path(questions: str | Path) -> Path:
-    """Return the file of the answers to a file of VQA's questions: beside it, by official name."""
+    """Return the file of the answers to VQA's questions: next to them, by its official name."""
     path = Path(questions)
     name = path.name.replace("OpenEnded_", "").replace("questions", "annotations")
     return path.with_name(name)
@@ -91,12 +91,12 @@ def gold(task: Task, example: Example) -> list[str] | None:
 
 
 def common_answers(examples: Iterable[Example], least: int) -> tuple[str, ...]:
-    """Return the answers to predict: those of at least that many questions, most frequent first.
+    """Return the answers to predict: each of `least` questions or more, most frequent first.
 
     Raises:
         DataError: there is none.
 
-    Source: Li et al. 2020, appendix B.1: the 3,129 most frequent answers, which are those of 9
+    Source: Li et al. 2020, appendix B.1: the 3,129 most frequent answers, each of which answers 9
         questions or more of train and val (Anderson et al. 2018 and its released code).
     Deviation: an annotators' tie is settled by the alphabet.
     """
@@ -104,7 +104,7 @@ def common_answers(examples: Iterable[Example], least: int) -> tuple[str, ...]:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     common = tuple(text for text, count in ordered if count >= least)
     if not common:
-        why = f"no answer is that of {least} questions; --answers N lowers the number"
+        why = f"no answer belongs to {least} questions; --answers N lowers the number"
         raise DataError(why, code=Exit.DATA)
     return common
 
@@ -236,13 +236,15 @@ def vqa_item(answer: str, golds: Sequence[str]) -> float:
     """Return VQA's accuracy of one answer: the mean over annotators of min(1, agreeing others / 3).
 
     Args:
-        golds: one of each annotator, ten in the official files.
+        golds: an answer of each annotator, ten in the official files.
 
     Source: as `normalise_vqa`; where all annotators wrote the same, answers are compared verbatim.
     """
     if len(set(golds)) > 1:
         answer = normalise_vqa(answer)
         golds = [normalise_vqa(gold) for gold in golds]
+    # Officially the answer is compared with every set of all annotators but one: leaving out an
+    # annotator who agrees lowers the count, leaving out another does not.
     same = sum(gold == answer for gold in golds)
     without_agreeing = min(1.0, (same - 1) / 3)
     without_other = min(1.0, same / 3)

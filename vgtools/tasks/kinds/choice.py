@@ -27,7 +27,7 @@ from vgtools.tasks.table import Task
 
 __all__ = ["encode", "gold", "head", "loss", "majority", "parse", "read", "rows", "score"]
 
-Link = tuple[int, int, int]  # characters from, to, and the object that they name
+Link = tuple[int, int, int]  # first character, the one after the last, and the object they name
 
 
 def read(
@@ -57,7 +57,7 @@ def head(task: Task) -> tuple[str, dict[str, Any]]:
 
 # --------------------------------------------------------------------------------------------- VCR
 
-# What people are called in VCR's texts; the list has Peyton twice.
+# The names of people in VCR's texts; the official list has Peyton twice.
 _NAMES = (
     "Casey", "Riley", "Jessie", "Jackie", "Avery", "Jaime", "Peyton", "Kerry", "Jody", "Kendall",
     "Peyton", "Skyler", "Frankie", "Pat", "Quinn",
@@ -71,20 +71,20 @@ class SceneExample(VisualExample):
 
     objects: tuple[str, ...] = ()  # classes of all objects, in the order of the picture's regions
     seen: tuple[int, ...] = ()  # the objects that the texts are about
-    links: tuple[tuple[Link, ...], ...] = ()  # words that name an object: of the text, each choice
+    links: tuple[tuple[Link, ...], ...] = ()  # words that name objects: in the text, in each choice
 
 
 def _read_vcr(task: Task, path: str | Path, unlabelled: bool) -> Iterator[tuple[int, SceneExample]]:
     """Yield VCR's questions with four answers, or with the right answer and four rationales.
 
-    A test file does not say which answer is right: rationales are then asked with each answer,
-    `ID-a0` to `ID-a3`.
+    A test file does not mark the right answer: rationales are then asked with each answer, `ID-a0`
+    to `ID-a3`.
 
     Source: Zellers et al. 2019, and the released code of Li et al. 2020: objects are written as
-        names and classes, and the objects seen are those of the question, all answers and all
-        rationales; all people where a text says "everyone" or none names an object.
+        names and classes, and the objects seen are the ones that the question, any answer or any
+        rationale names; all people where a text has "everyone" or none names an object.
     Deviation: a person first named in a choice gets a name that nobody of the question has; the
-        released code begins the list of names again.
+        released code starts the list of names again.
     """
     keys = {"annot_id": str, "img_fn": str, "objects": list, "question": list}
     keys |= {"answer_choices": list, "rationale_choices": list}
@@ -163,10 +163,10 @@ class _Scene:
         return list(given)
 
     def write(self, words: list[Any], names: dict[int, str]) -> tuple[str, tuple[Link, ...]]:
-        """Return a text with names in place of its objects, and which words name which object.
+        """Return a text with names instead of its objects, and the words that name each object.
 
         Args:
-            names: of the people met so far; extended by those of this text.
+            names: names of the people met so far; extended by the people of this text.
         """
         parts = list[str]()
         links = list[Link]()
@@ -186,7 +186,7 @@ class _Scene:
 def _label(
     task: Task, row: dict[str, Any], key: str, unlabelled: bool, path: str | Path, line: int
 ) -> int | None:
-    """Return which choice is right; None where a test file does not say it."""
+    """Return the number of the right choice; None where a test file does not have it."""
     if row.get(key) is not None:
         return class_number(task, key, row[key], path, line)
     if not unlabelled:
@@ -207,13 +207,13 @@ def _objects_seen(texts: Iterable[list[Any]], objects: list[str]) -> tuple[int, 
 def joint_scores(
     answers: Items, rationales: Items, file: str | Path | None = None
 ) -> dict[str, float]:
-    """Return VCR's Q→AR in percent, and Q→A beside it.
+    """Return VCR's Q→AR and Q→A in percent.
 
     Q→AR is the share of questions whose answer and rationale are both right.
 
     Args:
-        answers: of vcr-qa.
-        rationales: of vcr-qar on the same questions, asked with the right answer.
+        answers: predictions of vcr-qa.
+        rationales: predictions of vcr-qar on the same questions, asked with the right answer.
 
     Raises:
         DataError: they are not about the same questions.
@@ -251,7 +251,7 @@ def submission(
 
     Args:
         answers: rows of vcr-qa's `predictions.test.jsonl`.
-        rationales: those of vcr-qar, where question ID is `ID-a0` to `ID-a3`, one per answer.
+        rationales: rows of vcr-qar's, where question ID is `ID-a0` to `ID-a3`, one per answer.
 
     Raises:
         DataError: they are not about the same questions, or have no logits.

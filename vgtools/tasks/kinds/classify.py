@@ -1,4 +1,4 @@
-"""Classes of a sentence, of a pair of sentences, or of a sentence beside two pictures (NLVR2)."""
+"""Classes of a sentence, of a pair of sentences, or of a sentence with two pictures (NLVR2)."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Ranking(NamedTuple):
     """The answer to a phrase."""
 
     boxes: list[list[float]]  # best first, in the pixels of the data set
-    score: float  # of the first
+    score: float  # score of the first box
     reachable: bool  # some region of the picture covers the phrase
 
 

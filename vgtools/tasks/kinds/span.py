@@ -105,7 +105,7 @@ def gold(task: Task, example: Example) -> list[str]:
 class Windows(Inputs):
     """Windows of contexts as token ids: a unit is a window, an example a question."""
 
-    begins: Array  # (U,) the token of the context that each window begins with
+    begins: Array  # (U,) the token of the context that each window starts with
 
     def report(self, max_length: int) -> Iterator[str]:
         """Yield the lines for the user about questions that are not read in full."""
@@ -164,7 +164,7 @@ def encode(task: Task, examples: Sequence[Example], how: Encoding) -> Windows:
                 inside = at <= first <= last < end
                 labels.append((begin + first - at, begin + last - at) if inside else (0, 0))
     if not numbers:
-        raise DataError("nothing can be learnt from it: no answer occurs in its context", how.file)
+        raise DataError("nothing can be learned from it: no answer occurs in its context", how.file)
     return Windows(
         *builder.arrays(),
         1,
@@ -178,7 +178,7 @@ def encode(task: Task, examples: Sequence[Example], how: Encoding) -> Windows:
 
 
 def _windows(tokens: int, size: int, stride: int) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of the windows of a context, at least one."""
+    """Yield (start, end) of the windows of a context, at least one."""
     begin = 0
     while begin + size < tokens:
         yield begin, begin + size
@@ -199,7 +199,7 @@ def _tokens_of(spans: Array, answer: Answer | None) -> tuple[int, int]:
 
 
 def head(task: Task) -> tuple[str, dict[str, Any]]:
-    """Return a head with two outputs per token, how well it begins and ends the answer."""
+    """Return a head with two outputs per token, how well it starts and ends the answer."""
     return "QuestionAnswering", {"num_labels": 2}
 
 
@@ -242,7 +242,7 @@ def best_span(inputs: Windows, outputs: Array, units: range) -> tuple[Span | Non
     """Return the best answer over the windows of a question, and the score of no answer.
 
     The latter is the lowest of any window. The score of a span is the sum of its ends'. A token in
-    several windows can begin an answer only in the one in which it has the most context.
+    several windows can start an answer only in the window in which it has the most context.
 
     Source: BERT's released code (run_squad.py).
     Deviation: all spans of at most 30 tokens are compared, there the pairs of the 20 best
@@ -276,6 +276,8 @@ def _home_windows(begins: Array, ends: Array) -> Array:
     token = np.arange(max(ends))
     if not len(token):
         return token
+    # The context of a token is its distance to the nearer end; the length of the window breaks ties
+    # with the factor of BERT's code.
     nearest_end = np.minimum(token - begins[:, None], ends[:, None] - 1 - token)
     context = nearest_end + 0.01 * (ends - begins)[:, None]
     context[(token < begins[:, None]) | (token >= ends[:, None])] = -np.inf
@@ -299,9 +301,10 @@ def parse(
 
 
 def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
-    """Score answers by exact match and F1, those of SQuAD 2.0 as its official script.
+    """Score answers by exact match and F1, for SQuAD 2.0 as its official script does.
 
-    These are also scored apart, by whether there is an answer, and with the best threshold.
+    Questions of SQuAD 2.0 are also scored apart, by whether there is an answer, and with the best
+    threshold.
     """
     have = [row["no_answer"] for row in joined.rows if "no_answer" in row]
     if 0 < len(have) < len(joined.rows):
@@ -405,10 +408,12 @@ def best_threshold(
     Returns:
         (best mean in [0, 1], threshold; 0.0 where withholding all is best).
 
-    Source: Rajpurkar et al. 2018; official script of version 2.0. Like it, equal `no_answer` values
-        are let in one by one in the order given, so with such ties the mean can be one that no
-        threshold reaches.
+    Source: Rajpurkar et al. 2018; official script of version 2.0. As there, equal `no_answer`
+        values are let in one by one in the order given, so that with such ties no threshold may
+        reach the mean.
     """
+    # Letting an answer in gains its score; for an unanswerable question it loses the point that
+    # withholding has given.
     gain = np.where(answerable, scores, np.where(answered, -1.0, 0.0))
     order = np.argsort(no_answer, kind="stable")
     withheld = float(np.count_nonzero(~np.asarray(answerable, bool)))

@@ -1,7 +1,7 @@
 """Tags of the words of a sentence: named entities, or metaphors among nouns.
 
 Words are between blanks. A label belongs to the first token of its word; other tokens have none.
-Entities are in IOB2 inside: `B-X` begins one, `I-X` continues it, `O` is outside. A long sentence
+Entities are in IOB2 inside: `B-X` starts one, `I-X` continues it, `O` is outside. A long sentence
 is read in windows with context, so that every word gets a tag.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 IGNORED = -100  # label of a token that has none
 _DOCUMENT = "-DOCSTART-"
 _CELLS = re.compile(r"[^ \t\r\n]+")
-_NO_TAG = -1  # of a word that is not scored
+_NO_TAG = -1  # tag of a word that is not scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,8 @@ def _read_columns(
         words = list[str]()
         tags = list[int]()
         for line, text in part if is_sentence else ():
-            cells = _CELLS.findall(text)  # a word may have blanks of other kinds inside
+            # Not `split()`: a word may contain other kinds of white space.
+            cells = _CELLS.findall(text)
             width = width or len(cells)
             if len(cells) != width or width < 2:
                 expected = f"expected {max(width, 2)} columns, the word first and its tag last"
@@ -121,9 +122,10 @@ def _read_columns(
 
 
 def _count_schemes(tags: Sequence[str], stats: ReadStats) -> None:
-    """Count entities that begin as only IOB2, or as only IOB1 writes it."""
+    """Count entities whose first tag only IOB2, or only IOB1 would write."""
     for before, tag in pairwise(["O", *tags]):
-        if before[1:] == tag[1:]:  # of one type: in both, B- begins the next
+        # Between entities of one type, both schemes write B-, which shows neither.
+        if before[1:] == tag[1:]:
             continue
         stats.iob2 += tag[0] == "B"
         stats.iob1 += tag[0] == "I"
@@ -135,7 +137,7 @@ def has_entities(task: Task) -> bool:
 
 
 def _iob2(task: Task, tags: Sequence[int]) -> tuple[int, ...]:
-    """Return tags in IOB2; in IOB1 `B-X` only begins an entity next to another of its type."""
+    """Return tags in IOB2; in IOB1 `B-X` only starts an entity next to another of its type."""
     if not has_entities(task):
         return tuple(tags)
     begins = {start: name for start, _, name in entities(_names(task, tags))}
@@ -148,7 +150,7 @@ def _iob2(task: Task, tags: Sequence[int]) -> tuple[int, ...]:
 def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     """Return (first word, word after the last, type) of each entity.
 
-    An `I-X` begins one if no entity of X precedes it. So IOB1 and IOB2 are read alike.
+    An `I-X` starts one if no entity of X precedes it. So IOB1 and IOB2 are read alike.
 
     Source: conlleval, the official script of CoNLL-2003.
     """
@@ -165,7 +167,7 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
 
 
 def gold(task: Task, example: Example) -> list[str | int | None] | None:
-    """Return the tag of each word, null for those that are not scored."""
+    """Return the tag of each word, null for words that are not scored."""
     assert isinstance(example, TaggedExample)
     if not example.tags:
         return None
@@ -177,9 +179,9 @@ def gold(task: Task, example: Example) -> list[str | int | None] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedInputs(Inputs):
-    """Sentences as token ids: a unit is a window, `labels` (T,) are those of tokens."""
+    """Sentences as token ids: a unit is a window, `labels` (T,) belong to tokens."""
 
-    words: Array  # (T,) the word that a token begins and whose tag is read there, -1 for none
+    words: Array  # (T,) the word that a token starts and whose tag is read there, -1 for none
 
     @property
     def by_token(self) -> bool:
@@ -232,7 +234,7 @@ def encode(task: Task, examples: Sequence[Example], how: Encoding) -> TaggedInpu
                 numbers.append(start + i)
                 words.append(under)
                 if example.tags:
-                    tag = tags[under]  # -1, no word, takes the last
+                    tag = tags[under]  # the place -1, no word, takes the last entry, `_NO_TAG`
                     labels.append(np.where(tag == _NO_TAG, IGNORED, tag))
     return TaggedInputs(
         *builder.arrays(),
@@ -244,9 +246,9 @@ def encode(task: Task, examples: Sequence[Example], how: Encoding) -> TaggedInpu
 
 
 def _first_tokens(words: Sequence[str], spans: Array) -> Array:
-    """Return (T,) the number of the word that each token begins, -1 for none."""
+    """Return (T,) the number of the word that each token starts, -1 for none."""
     starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])])
-    # A token may begin with the blank before its word, so its last character decides.
+    # A token may start with the blank before its word, so its last character decides.
     word = np.searchsorted(starts, spans[:, 1] - 1, side="right") - 1
     found, place = np.unique(word, return_index=True)
     first = np.full(len(spans), -1, np.int32)
@@ -263,7 +265,7 @@ def head(task: Task) -> tuple[str, dict[str, Any]]:
 
 
 def loss(outputs: Tensor, batch: Any) -> Tensor:
-    """Return the cross entropy of (B, T, C) logits, of tokens with a label."""
+    """Return the cross entropy of (B, T, C) logits, over tokens with a label."""
     from torch.nn import functional as F
 
     flat = (outputs.flatten(0, 1), batch.labels.flatten())
@@ -323,7 +325,7 @@ def _tags(
 def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
     """Score entities as conlleval does, or the share of words whose tag is right.
 
-    An item is a sentence, so that the words of one are drawn together by the bootstrap.
+    An item is a sentence, so that the bootstrap draws the words of a sentence together.
     """
     counts = np.zeros((len(joined.ids), 3))  # right, predicted, gold
     words = np.zeros((len(joined.ids), 2))  # right, scored

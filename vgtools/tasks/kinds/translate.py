@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORED = -100  # label of a place after the end of a translation
-SMOOTHING = 0.1  # of labels: section 4.2
+SMOOTHING = 0.1  # smoothing of labels: section 4.2
 _ORDERS = 4  # n-grams of 1 to 4 words
 
 
@@ -41,7 +41,7 @@ class PairInputs(Inputs):
     """Sentences as token ids, and their translations likewise."""
 
     target_ids: Array | None = None  # (S,) int32 tokens of all translations, ends included
-    target_starts: Array | None = None  # (U + 1,) where each begins
+    target_starts: Array | None = None  # (U + 1,) where each starts
 
     def weight(self, units: Array) -> float:
         """Return the tokens of these units' translations."""
@@ -170,10 +170,10 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
 
 
 def bleu_counts(predicted: Sequence[str], gold: Sequence[str]) -> Array:
-    """Return (N, 10): words said and in the gold, n-grams right and said, n from 1 to 4."""
+    """Return (N, 10): words predicted and gold, n-grams right and predicted, n from 1 to 4."""
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(effective_order=True)  # what warns of scoring single sentences otherwise
+    metric = BLEU(effective_order=True)  # otherwise sacrebleu warns about single sentences
     counts = np.zeros((len(predicted), 2 + 2 * _ORDERS))
     for row, said, real in zip(counts, predicted, gold, strict=True):
         found = metric.sentence_score(said, [real])
@@ -195,13 +195,13 @@ def bleu(counts: Array) -> Array:
     precision = np.divide(hits, total, out=np.zeros_like(hits), where=total > 0)
     longer = np.divide(real, said, out=np.ones_like(said), where=said > 0)
     brevity = np.exp(np.minimum(0, 1 - longer))
-    with np.errstate(divide="ignore"):  # of a precision of 0 the BLEU is 0
+    with np.errstate(divide="ignore"):  # log(0) is minus infinity, which makes the BLEU 0, as meant
         found = brevity * np.exp(np.log(precision).mean(-1))
     return np.where((right > 0).any(-1), found, 0.0)
 
 
 def signature() -> str:
-    """Return what identifies the BLEU that is printed."""
+    """Return sacrebleu's signature of the BLEU that is printed."""
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU()
