@@ -1,5 +1,5 @@
-"""The words and the lines that users and developers read: what `tests/wording.py` counts only ever
-falls.
+"""The words and the lines that users and developers read: the counts of `tests/wording.py` only
+ever fall.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def test_man_pages_are_read_without_their_marks(tmp_path: Path) -> None:
     assert [hit.pattern for hit in find([tmp_path / "x.1"])] == ["a (per)", "wanted"]
 
 
-# What a reader is asked to read first, in words. What is longer goes to `man/reference.md`, or to
-# the LOG.md next to the notes.
+# The limits of the documents that are read first, in words. Longer texts go to `man/reference.md`,
+# or to the LOG.md next to the notes.
 LIMITS = {"README.md": 1300, "examples/*/NOTES.md": 1000}
 RELEASE = 300  # of a version in CHANGELOG.md
 

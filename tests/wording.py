@@ -85,7 +85,7 @@ PATTERNS: dict[str, str] = {
     "memory was short": r"\bmemory (?:is|was|runs|ran) short\b",
     "dear": r"\bdear(?:er|ly)?\b",
     "of no use": r"\bof no use\b",
-    "what (noun)": rf"(?:^|[^\w' ] |\b(?!{_ASKING} )[\w'-]+ )[Ww]hat\b(?![^.|!]*\?)",
+    "what (noun)": rf"(?:^|[^\w' ] |\b(?!{_ASKING} )[\w'-]+ )[Ww]hat\b(?!:)(?![^.|!]*\?)",
     "of (fragment)": r"(?:^|\| |(?<=[.!?;:] ))of\b",
     "Of a folder, …": r"(?:^|\| |(?<=[.!?;:] ))Of\b",
     "that of": r"\b(?:that|those) of\b",
@@ -128,7 +128,7 @@ class Prose:
         self.lines: list[int] = []
 
     def add(self, text: str, line: int) -> None:
-        """Append text that begins on a line; runs of blanks become one space."""
+        """Append text that starts on a line; runs of blanks become one space."""
         for character in text:
             blank = character in " \t\n"
             if not (blank and self.text.endswith(" ")):
@@ -196,7 +196,7 @@ def _without_code(text: str) -> str:
 
 
 def prose_of(path: Path) -> Prose:
-    """Return what a file says in words."""
+    """Return the prose of a file."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return python_prose(text)
@@ -295,8 +295,8 @@ def undocumented(root: Path = ROOT) -> list[tuple[str, int]]:
 
 
 def counts(root: Path = ROOT) -> dict[str, int]:
-    """Return what `tests/test_wording.py` holds down: hits of each pattern, and three habits of
-    code.
+    """Return the counts that `tests/test_wording.py` holds down: hits of each pattern, and three
+    habits of code.
     """
     hits = Counter(hit.pattern for hit in find(files(root), root))
     return {

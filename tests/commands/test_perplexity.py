@@ -118,7 +118,7 @@ def test_a_table_has_the_rows_of_the_paper(data: Path, capfd: pytest.CaptureFixt
     expected = "| Transferred i2t (reported) | 0/1 | Wiki-BC 30.0, COCO 4.6 | – | – | – |"
     assert lines[5] == expected
     assert "40 texts, drawn in 20 groups for the intervals; 50% of the tokens masked." in lines[-5]
-    assert "what another training seed gives is not counted" in lines[-3]
+    assert "the spread of training seeds is not counted" in lines[-3]
     assert lines[-1] == "Reported in Sileo 2021, Table 2; its models and data are its own."
     assert cli.run(["perplexity", "x", "-e", "y", "--reported", "grounding:3"]) == Exit.USAGE
     refused(capfd, "no table 'grounding:3' of perplexities; known are grounding:1, 2")

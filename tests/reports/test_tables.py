@@ -84,7 +84,7 @@ def test_tables_of_papers_have_names() -> None:
 
 def test_a_table_of_reported_rows_alone_says_nothing_of_seeds() -> None:
     remarks = score_table(reported("xdbert:7"))[2]
-    assert remarks[0] == "Per cent. QQP: mean of F1 and accuracy."
+    assert remarks[0] == "Percent. QQP: mean of F1 and accuracy."
 
 
 def test_reported_corpora_are_marked() -> None:

@@ -87,7 +87,7 @@ def test_a_single_seed_has_no_p_value_and_no_mark(two: list[str], tmp_path: Path
     assert "p_holm" not in change
     _, shown, remarks, _ = score_table(found)
     assert (shown[1][1], shown[2][1]) == ("100.0", "+62.5 (one seed)")
-    assert remarks[-1].startswith("One seed: what another seed would give is unknown")
+    assert remarks[-1].startswith("One seed: the score of another seed is unknown")
 
 
 def test_the_baseline_is_the_one_named(two: list[str]) -> None:
@@ -177,7 +177,7 @@ def test_tasks_with_pictures_are_compared(tmp_path: Path) -> None:
     assert seen["tasks"]["flickr30k-grounding"]["metrics"]["recall_5"]["mean"] == 100
     assert seen["tasks"]["vcr-qar"]["difference"]["value"] == pytest.approx(50)
     headings, rows, remarks, _ = score_table([plain, seen])
-    assert remarks[0] == "Per cent, mean ± standard deviation over seeds. Flickr30k Entities: R@1."
+    assert remarks[0] == "Percent, mean ± standard deviation over seeds. Flickr30k Entities: R@1."
     assert sorted(headings[1:6]) == sorted(find_task(task).title for task in tasks)
     assert list(headings[6:-1]) == ["NLVR2 consistency", "VCR Q→AR", "R@5", "R@10"]
     assert rows[1][6:-1] == ["75.0", "75.0", "100.0", "100.0"]
@@ -418,6 +418,6 @@ def test_the_lower_error_is_better_and_in_no_average(tmp_path: Path) -> None:
     headings, shown, remarks, _ = score_table([far, near])
     assert headings == ["Run", "SST-2", "READ ↓", "Avg."]
     assert [row[2] for row in shown] == ["0.500 ± 0.000", "0.100 ± 0.000 *", "-0.400 (p 0.003)"]
-    assert remarks[0].endswith("READ: RMSE, not per cent, lower is better, not in Avg.")
+    assert remarks[0].endswith("READ: RMSE, not percent, lower is better, not in Avg.")
     assert ".." not in remarks[0]
     assert score_table([near, *c.compare(rows[::-1], samples=300)][1:])[1][1][2].endswith("†")

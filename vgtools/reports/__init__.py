@@ -1,1 +1,1 @@
-"""What people look at: pages, contact sheets, figures and tables of what was measured."""
+"""Output for people: pages, contact sheets, figures and tables of measurements."""

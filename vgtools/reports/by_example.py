@@ -27,7 +27,7 @@ def examples_table(records: Sequence[Record]) -> Table:
     """Return a row per task: examples that changed, the accumulated difference, the ratios.
 
     Args:
-        records: of `Answers.record`, and those that a paper reports.
+        records: records of `Answers.record`, and records that a paper reports.
     """
     rows = list[list[str]]()
     for record in records:
@@ -47,7 +47,7 @@ def examples_table(records: Sequence[Record]) -> Table:
             ]
         )
     ours = [record for record in records if "source" not in record]
-    headings = ["Task", "Improved", "On par", "Worsened", "Right answers", "Per cent of all"]
+    headings = ["Task", "Improved", "On par", "Worsened", "Right answers", "Percent of all"]
     headings += ["Ratio, improved", "Ratio, worsened", "Difference of means (p)"]
     return Table(headings, rows, _remarks(ours, records))
 
@@ -87,7 +87,7 @@ def examples_text(records: Iterable[Record]) -> str:
     """Return examples as the paper prints them: three lines, then the texts with marked words.
 
     Args:
-        records: of `Answers.examples`.
+        records: records of `Answers.examples`.
 
     Source: appendix D.
     """
@@ -118,18 +118,18 @@ _TOP = 80
 _LEFT = 56
 _TALL = 300
 _PANEL = 176  # least width of a task
-_WIDE = 46  # of a box
+_WIDE = 46  # width of a box
 
 
 def ratio_figure(tasks: Sequence[Answers], records: Sequence[Record]) -> Figure:
     """Return two boxes per task: grounding ratios of improved and worsened examples.
 
     A box reaches from the first to the third quartile, its whiskers to the furthest example within
-    1.5 times that range; further ones are dots. A plus is the mean.
+    1.5 times that range; further examples are dots. A plus is the mean.
 
     Args:
-        tasks: with counts of tokens.
-        records: of each.
+        tasks: tasks with counts of tokens.
+        records: the record of each task.
 
     Source: Figure 4.
     """
@@ -163,7 +163,7 @@ def ratio_figure(tasks: Sequence[Answers], records: Sequence[Record]) -> Figure:
 
 
 def _cut(name: str) -> str:
-    """Return the end of a name that would not fit, which is what differs between paths."""
+    """Return the end of a name that would not fit, because the ends of paths differ."""
     return name if len(name) <= 32 else "…" + name[-31:]
 
 

@@ -24,8 +24,8 @@ from vgtools.systems.xdbert.maps import MEASURES, SHARES, CrossProbe, Example
 
 Record = Mapping[str, Any]
 
-_CELL = 4  # px of a weight
-_COLUMNS = 4  # maps beside one another
+_CELL = 4  # px per weight
+_COLUMNS = 4  # maps next to one another
 _GAP = 28  # px between maps, with the title of the next
 _WIDTH = 560  # px of a figure at least, for its title
 _LETTER = 6  # px of a small letter

@@ -253,6 +253,7 @@ def ticks(low: float, high: float) -> list[float]:
     """Return three to seven round values from `low` to `high`."""
     span = high - low
     size = 10 ** math.floor(math.log10(span / 4))
+    # The tolerance keeps an interval that rounding makes slightly longer than six steps.
     step = next(size * n for n in (1, 2, 5, 10) if span / (size * n) <= 6 + 1e-9)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(step * n, 10) for n in range(first, last + 1)]
@@ -261,7 +262,7 @@ def ticks(low: float, high: float) -> list[float]:
 # -------------------------------------------------------------------------------------------- fonts
 
 # Pillow's own font draws plain Latin, the same everywhere; these, where the system has one, draw
-# what that font cannot.
+# the characters that it lacks.
 _SYSTEM_FONTS = (
     "DejaVuSans.ttf",
     "NotoSans-Regular.ttf",
@@ -273,7 +274,7 @@ _SYSTEM_FONTS = (
 
 @lru_cache(maxsize=32)
 def fonts(size: int) -> tuple[FreeTypeFont, ...]:
-    """Return the fonts of a size in px: Pillow's own, then those of the system.
+    """Return the fonts of a size in px: Pillow's own, then the system's.
 
     Raises:
         DataError: this Pillow cannot draw text (69).
@@ -293,6 +294,7 @@ def fonts(size: int) -> tuple[FreeTypeFont, ...]:
 
 def lacks(text: str, font: FreeTypeFont) -> set[str]:
     """Return the characters that a font draws as an empty box."""
+    # No font has this code point, so it is drawn as the font's empty box.
     box = bytes(font.getmask("\U0010ffff"))
     return {c for c in set(text) if not c.isspace() and bytes(font.getmask(c)) == box}
 

@@ -1,4 +1,4 @@
-"""Figures of corpora, of gains, and of what attention heads look at.
+"""Figures of corpora, of gains, and of the targets of attention heads.
 
 Source: Tan & Bansal 2020 (Vokenization), Table 1, appendix A.7; Li et al. 2020 (What Does BERT with
 Vision Look At?), figures 1, 3 and 4; Clark et al. 2019 (What Does BERT Look At?), figures 2, 4, 6.
@@ -42,7 +42,7 @@ from vgtools.tasks.table import find_task
 Record = Mapping[str, Any]
 
 _OTHER = "#6b7280"  # regions that no gold box is near
-_REPORTED = "#b3aa9b"  # bars of what a paper says
+_REPORTED = "#b3aa9b"  # bars of numbers that a paper reports
 
 
 def of_kind(records: Iterable[Record], kind: str) -> list[Record]:
@@ -115,7 +115,7 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
     """Return a dot per task and row: the gain with its 95 % interval over the grounding ratio.
 
     Args:
-        gains: of `vgtools.tasks.compare.gains`, one record or more.
+        gains: records of `vgtools.tasks.compare.gains`, one or more.
     """
     points = [point for record in gains for point in record["points"]]
     left, right, ticks_x = _axis([point["grounding_ratio"] for point in points])
@@ -125,8 +125,8 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
     def x_of(ratio: float) -> float:
         return edge + wide * (ratio - left) / (right - left)
 
-    # Names are above the plot, where no line crosses them, in as many lanes as it takes for none to
-    # touch another.
+    # Names are above the plot, where no line crosses them, in enough lanes that none touches
+    # another.
     names = {find_task(point["task"]).title: x_of(point["grounding_ratio"]) for point in points}
     lanes = dict[str, int]()
     ends = list[float]()
@@ -160,7 +160,8 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
         figure.text(x, y, title, SOFT, 11, "middle")
     for number, record in enumerate(gains):
         colour = (ACCENT, *COLOURS)[number % (1 + len(COLOURS))]
-        shift = 7 * (number - (len(gains) - 1) / 2)  # rows side by side, not one upon the other
+        # Rows are drawn side by side, not one upon the other.
+        shift = 7 * (number - (len(gains) - 1) / 2)
         for point in record["points"]:
             x = x_of(point["grounding_ratio"]) + shift
             figure.line(x, y_of(point["low"]), x, y_of(point["high"]), colour)
@@ -178,7 +179,7 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
 
 
 def _half(title: str) -> float:
-    """Return half of what a name takes at 11 px, with some room on both sides."""
+    """Return half the width of a name at 11 px, with some room on both sides."""
     return 3.4 * len(title) + 5
 
 
@@ -301,9 +302,9 @@ def _mixed(colours: Sequence[Sequence[int]], place: float) -> str:
 
 
 def head_map(records: Sequence[Record]) -> Figure | None:
-    """Return heads as dots, as far from one another as their Jensen-Shannon distances say.
+    """Return heads as dots, as far from one another as their Jensen-Shannon distances.
 
-    None where none were measured.
+    None where no distances were measured.
     """
     heads = [record for record in of_kind(records, "text-head") if "x" in record]
     if not heads:
@@ -320,8 +321,8 @@ def head_map(records: Sequence[Record]) -> Figure | None:
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
     for head, (x, y) in zip(heads, places, strict=True):
         figure.dot(x, y, 4.5, shades[head["layer"] - 1], head["name"])
-        # A name is where it covers nothing; in a crowd it is left out, and an SVG has it under the
-        # mouse.
+        # A name is placed where it covers nothing; in a crowd it is left out, and an SVG shows it
+        # under the mouse.
         half = 2.5 * len(head["name"])
         for right, down in ((7 + half, 3), (-7 - half, 3), (0, -7), (0, 13)):
             box = (x + right - half, y + down - 8, x + right + half, y + down + 1)
@@ -354,14 +355,14 @@ _PANELS = (
 
 
 def pattern_figure(records: Sequence[Record]) -> Figure | None:
-    """Return what heads look at by layer, one panel per kind of token, and their entropy.
+    """Return the targets of heads by layer, one panel per kind of token, and their entropy.
 
     None where there are no heads.
     """
     heads = of_kind(records, "text-head")
     if not heads:
         return None
-    figure = Figure(960, 860, "What the attention heads look at, by layer")
+    figure = Figure(960, 860, "Targets of the attention heads by layer")
     layers = max(head["layer"] for head in heads)
     count = max(head["head"] for head in heads)
     for number, (key, name) in enumerate(_PANELS):
@@ -388,8 +389,8 @@ _CLASSIFIER = COLOURS[4]
 def dependency_figure(records: Sequence[Record]) -> Figure | None:
     """Return how well the best head finds the words of each relation, with intervals.
 
-    The best offset and, where there is one, the classifier are beside it. None where there are no
-    relations.
+    The best offset and, where there is one, the classifier are shown with it. None where there are
+    no relations.
     """
     words = [r for r in of_kind(records, "dependency") if r["accuracy"] is not None]
     if not words:
@@ -451,12 +452,12 @@ def measured(record: Record, name: str = "accuracy") -> str:
     return percent(record[name], *(record.get(end) for end in ends))
 
 
-# File, name on the page, and what draws it.
+# File, name on the page, and the function that draws it.
 FIGURES: tuple[tuple[str, str, Callable[[Sequence[Record]], Figure | None]], ...] = (
     ("entity", "Heads by layer", entity_figure),
     ("relations", "Relations by layer", relation_figure),
     ("dependencies", "Dependency relations", dependency_figure),
-    ("patterns", "What heads look at", pattern_figure),
+    ("patterns", "Targets of heads", pattern_figure),
     ("heads", "Distances of heads", head_map),
 )
 
@@ -493,7 +494,7 @@ def example_figure(example: Example) -> Figure:
         for column, (group, colour) in enumerate(groups):
             x = left + cell * column
             figure.box(x + 2, top + 10, cell - 4, 5, colour)
-            # The last word of a phrase, in English mostly its head, cut to the column.
+            # The last word of a phrase, in English mostly its head, is cut to the column.
             word = (group.name.split() or [""])[-1][:8]
             figure.text(x + cell / 2, top + 30, word, SOFT, 9, "middle")
         for row, word in enumerate(words):
@@ -504,7 +505,8 @@ def example_figure(example: Example) -> Figure:
                 shade = _mixed(_SHARES, math.sqrt(min(max(value, 0.0), 1.0)))
                 figure.box(x + 1, y, cell - 2, line - 2, shade)
                 if value >= 0.05:
-                    colour = "#fefefe" if value > 0.45 else "#1c1a17"  # these stay on dark screens
+                    # These stay the same on dark screens.
+                    colour = "#fefefe" if value > 0.45 else "#1c1a17"
                     figure.text(x + cell / 2, y + 12, f"{100 * value:.0f}", colour, 10, "middle")
     return figure
 

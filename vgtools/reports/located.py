@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Found:
-    """A query with its heat, and what is known of it."""
+    """A query with its heat, and its result where it is known."""
 
     line: int
     located: Located
@@ -44,7 +44,7 @@ class Found:
 
     @property
     def sought(self) -> str:
-        """What was looked for."""
+        """The text that was looked for."""
         return self.located.query.sought
 
     @property
@@ -78,7 +78,7 @@ def bank_of(found: Sequence[Found]) -> Bank:
 # ---------------------------------------------------------------------------------------- pictures
 
 _FINE = 12  # pixels of an overlay per cell
-# Of the heat in a map's range: below it a veil, above it orange (red, green, blue, opacity).
+# The lower part of a map's range is a veil, the upper part orange (red, green, blue, opacity).
 _SCALE = np.array([0.0, 0.45, 0.7, 1.0])
 _COLOURS = np.array(
     [[12, 14, 28, 0.42], [12, 14, 28, 0.12], [251, 146, 20, 0.46], [255, 88, 0, 0.74]]
@@ -133,8 +133,8 @@ def page(
 
     Args:
         found: queries; consecutive ones of one text and photo are shown together.
-        pictures: one, of their photos; what it lacks is shown as a placeholder.
-        title: what they are, for example the file's name.
+        pictures: their photos, in one entry; missing photos are shown as placeholders.
+        title: their title, for example the file's name.
         more: the file holds more than these.
         credit: whose the photos are and their licence.
 
@@ -164,7 +164,7 @@ def page(
 
 
 def _photo(place: Pictures, row: int) -> dict[str, Any]:
-    """Return what the page needs of a photo."""
+    """Return the values of a photo for the page."""
     small = place.image(row, _SIDE)
     uri = gone = ""
     size = (320, 240)
@@ -187,7 +187,7 @@ def _photo(place: Pictures, row: int) -> dict[str, Any]:
 def _article(
     group: Sequence[Found], photos: Sequence[dict[str, Any]], number: dict[str, int]
 ) -> dict[str, Any]:
-    """Return what the page needs of the queries of one text and photo."""
+    """Return the values of the queries of one text and photo for the page."""
     first = group[0]
     photo = photos[number[first.image]]
     spanned = any(each.located.query.span for each in group)
@@ -200,7 +200,7 @@ def _article(
 
 
 def _tile(found: Found, photo: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page needs of a query: heat, boxes and point in pixels of its photo."""
+    """Return the values of a query for the page: heat, boxes and point in pixels of its photo."""
     width: int = photo["width"]
     height: int = photo["height"]
     located = found.located
@@ -232,7 +232,7 @@ _GAP = 14
 
 
 def sheet(found: Sequence[Found], pictures: Sequence[Pictures]) -> tuple[bytes, list[str]]:
-    """Draw a contact sheet: photos with their heat, and below each what was looked for.
+    """Draw a contact sheet: photos with their heat, and below each the text that was looked for.
 
     Returns:
         A PNG, 1600 px wide, and the characters that no installed font has a glyph for.
@@ -247,7 +247,7 @@ def sheet(found: Sequence[Found], pictures: Sequence[Pictures]) -> tuple[bytes, 
     layout = Sheet()
     captions = fonts(CAPTION)
     headings = fonts(TITLE)
-    at = 0  # of a query among all
+    at = 0  # number of a query among all
     for _, each in groupby(found, lambda each: (each.image, each.located.query.text)):
         group = list(each)
         first = group[0]

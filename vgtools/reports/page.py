@@ -1,4 +1,5 @@
-"""What all HTML pages share: the frame with its policy, safe text, and the pictures to show.
+"""The common part of all HTML pages: the frame with its policy, safe text, and the pictures to
+show.
 
 A page is one file that loads nothing and runs no script but its own: `assets/base.html` carries a
 content security policy that allows exactly the styles and scripts the page holds.
@@ -38,7 +39,8 @@ _HIDDEN = re.compile(
     "\ufeff\ufff9-\ufffb"  # byte-order mark, annotations
     "]"
 )
-# Of an attribute or a style sheet in a drawing: what loads something, and links that do not.
+# The first finds links of an attribute or a style sheet that would load something; the second,
+# links that load nothing.
 _LEADS_OUT = re.compile(r"@import|javascript:|url\(\s*['\"]?\s*(?!#|data:image/)[^\s'\"]", re.I)
 _INSIDE = re.compile(r"\s*($|#|data:image/)", re.I)
 _SVG_MOST = 100_000  # bytes; a larger drawing is shown as a thumbnail of its raster form
@@ -52,6 +54,7 @@ def readable(text: str) -> str:
 def script_json(value: object) -> Markup:
     """Return JSON for a script element, without the `<` that could end it."""
     text = orjson.dumps(value).decode()
+    # `</script>` or `<!--` inside a string would end the script element or change how it is read.
     text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return Markup(text)
 
@@ -75,11 +78,11 @@ def render(
     """Return a page: `NAME.html` with the style and script that are shared and its own.
 
     Args:
-        name: of the files in `assets/`.
-        data: what the script reads, as JSON.
-        shared: further files in `assets/`, before its own: `rows` of pages that list rows.
+        name: name of the files in `assets/`.
+        data: input of the script, as JSON.
+        shared: further files in `assets/`, before its own: `rows` for pages that list rows.
         styles: further style sheets, made for this page.
-        **values: for the template; it escapes text, but `readable` is the caller's.
+        **values: values for the template; it escapes text, but `readable` is the caller's.
 
     Returns:
         UTF-8.
@@ -118,7 +121,7 @@ class ImageFile:
 
     path: Path
     svg: Path | None = None
-    name: str = ""  # what the picture shows, in words
+    name: str = ""  # the content of the picture, in words
 
 
 def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
@@ -172,7 +175,7 @@ def _locate_in(root: str, images: Collection[str]) -> dict[str, ImageFile]:
 
 
 def credit(source: str | Path) -> str:
-    """Return whose the pictures are, from the manifest beside their rows (`"credit"`), or ""."""
+    """Return the credit of the pictures, from the manifest of their rows (`"credit"`), or ""."""
     named = None if os.path.isdir(source) else manifest_beside(source).get("credit")
     return readable(named) if isinstance(named, str) else ""
 
@@ -186,7 +189,7 @@ def thumbnail(data: bytes, side: int) -> Image:
     from vgtools.images.decoding import decode
 
     with warnings.catch_warnings():
-        # Odd metadata or size of a picture; what cannot be shown raises.
+        # Pillow warns of odd metadata or sizes; a picture that cannot be shown raises instead.
         warnings.simplefilter("ignore")
         return decode(data, side)
 
@@ -199,7 +202,7 @@ def data_uri(image: Image, kind: str, **options: int) -> str:
 
 
 def _check_drawing(svg: bytes) -> None:
-    """Refuse what is not one drawing and nothing else; it is embedded whole.
+    """Refuse a file that is not a single drawing and nothing else; it is embedded whole.
 
     Raises:
         ValueError: not XML with one `svg`; an entity, a script, an event handler, foreign content,
@@ -231,7 +234,7 @@ def image_uri(file: ImageFile, side: int) -> str:
     """Return an image as a data URI: its drawing as it is, else a thumbnail of at most `side` px.
 
     Raises:
-        Exception: of any kind; decoders raise whatever a broken picture makes of them.
+        Exception: any kind of exception; decoders raise whatever a broken picture makes of them.
     """
     only = file.path.suffix.lower() == ".svg"
     drawing = file.path if only else file.svg

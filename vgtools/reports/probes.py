@@ -41,7 +41,7 @@ Record = Mapping[str, Any]
 
 
 def results(records: Sequence[Record]) -> list[Table]:
-    """Return what was found as tables: the summary, layers, Table 2, and the text-side probes."""
+    """Return the results as tables: the summary, layers, Table 2, and the text-side probes."""
     tables = [
         *map(_summary, of_kind(records, "summary")),
         _controls(records),
@@ -90,8 +90,8 @@ def _controls(records: Sequence[Record]) -> Table:
         for record in of_kind(records, "control")
     ]
     remarks = [
-        "The same head asked with a wrong word, and rules that see no word. Only what is above all "
-        "of them is due to the word."
+        "The same head asked with a wrong word, and rules that see no word. Only the margin above "
+        "all of them is due to the word."
     ]
     shares = [record.get("annotated_regions") for record in of_kind(records, "summary")]
     if shares and shares[0]:
@@ -126,7 +126,7 @@ def _layers(records: Sequence[Record]) -> Table:
                 "to regions, %": percent(record["attention"]),
             }
         )
-    remark = "chosen: the best head of other photos, measured on these; best: of these"
+    remark = "chosen: the best head of other photos, measured on these; best: on these"
     remarks = [f"{remark}, which flatters."] if rows and "chosen" in rows[0] else []
     return _table("Entity grounding by layer", rows, *remarks)
 
@@ -165,7 +165,7 @@ def _dependencies(records: Sequence[Record]) -> Table:
     sides = {record.get("selected_on", same) for record in of_kind(records, "text-summary")}
     elsewhere = "; head and offset were chosen on other sentences."
     corrected = elsewhere if sides - {same} else ", corrected over all heads."
-    remark = f"p is that of the difference to the offset{corrected}"
+    remark = f"p is for the difference to the offset{corrected}"
     return _table("Dependency relations between words", rows, remark)
 
 
@@ -239,7 +239,7 @@ def page(
     """Return one HTML page: click a word to see what it attends to, by region and layer.
 
     Returns:
-        UTF-8; figures and tables are there without scripts, too.
+        UTF-8; figures and tables are also there without scripts.
 
     Source: Li et al. 2020, figures 1 and 5.
     """
@@ -263,12 +263,12 @@ def page(
 
 
 def _looks(example: Example) -> list[str]:
-    """Return how the page's style calls the colour of each group: `0` to `7`, or `x`."""
+    """Return the name of each group's colour in the page's style: `0` to `7`, or `x`."""
     return [str(n % len(COLOURS)) if g.gold else "x" for n, g in enumerate(example.groups)]
 
 
 def _data(example: Example) -> dict[str, Any]:
-    """Return what the page's script needs of an example; weights in tenths of a percent."""
+    """Return the values of an example for the page's script; weights in tenths of a percent."""
     return {
         "words": [readable(example.text[start:end]) for start, end in example.words],
         "heads": example.heads,
@@ -282,7 +282,7 @@ def _data(example: Example) -> dict[str, Any]:
 
 
 def _shown(example: Example) -> dict[str, Any]:
-    """Return what the template shows of an example."""
+    """Return the values of an example for the template."""
     looks = list(zip(example.groups, _looks(example), strict=True))
     sizes = [(readable(group.name), look, len(group.regions)) for group, look in looks]
     boxes = np.round(example.regions.boxes, 1).tolist()
@@ -389,11 +389,11 @@ def save_findings(
     """Write results, tables, figures and page, with a manifest.
 
     Args:
-        folder: of the results.
-        found: by the probe.
-        records: of it.
-        config: for the manifest.
-        inputs: that were read.
+        folder: folder of the results.
+        found: findings of the probe.
+        records: records of the probe.
+        config: settings for the manifest.
+        inputs: files that were read.
         images: where the photos are, for the page.
         say: prints a message.
 

@@ -49,15 +49,15 @@ class Text:
 
 @dataclass(frozen=True)
 class Source:
-    """One file of rows, and the bank that they are of."""
+    """One file of rows, and their bank."""
 
     path: str
-    name: str  # of the strategy
+    name: str  # name of the strategy
     bank: Bank | None = None
 
 
 def source_names(paths: Sequence[str]) -> list[str]:
-    """Return how strategies are called: by what tells their files' names apart.
+    """Return the names of strategies: the parts in which their files' names differ.
 
     `wiki.scene.jsonl` and `wiki.object.jsonl` are scene and object. Files of one name in several
     folders are called by their paths.
@@ -133,10 +133,10 @@ def page(
     """Return one HTML page of texts and their images, each picture in it once.
 
     Args:
-        texts: of `read_texts`.
-        pictures: of each source; what they lack is shown as a placeholder.
-        title: what they are, for example the file's name.
-        sources: of the texts.
+        texts: texts of `read_texts`.
+        pictures: pictures of each source; those that they lack are shown as placeholders.
+        title: their title, for example the file's name.
+        sources: sources of the texts.
         more: the files hold more texts than these.
         credit: whose the pictures are and their licence.
 
@@ -145,7 +145,7 @@ def page(
     used = [used_rows(texts, number) for number in range(len(sources))]
     total = sum(map(len, used))
     side = 320 if total <= 400 else 240 if total <= 1000 else 160
-    selectors = dict[str, list[str]]()  # of each picture: rows with the same one share it
+    selectors = dict[str, list[str]]()  # for each picture; rows with the same picture share it
     looks = dict[tuple[int, int], str]()
     shown = dict[str, dict[str, str]]()
     for number, (place, rows) in enumerate(zip(pictures, used, strict=True)):
@@ -186,7 +186,7 @@ def page(
 
 
 def _facts(sources: Sequence[Source], pictures: Sequence[Pictures]) -> list[tuple[str, str]]:
-    """Return in words what the banks are."""
+    """Return descriptions of the banks."""
     facts = list[tuple[str, str]]()
     for source, place in zip(sources, pictures, strict=True):
         bank = place.bank
@@ -203,7 +203,7 @@ def _article(
     pictures: Sequence[Pictures],
     looks: Mapping[tuple[int, int], str],
 ) -> dict[str, Any]:
-    """Return what the page needs of one text."""
+    """Return the values of one text for the page."""
     rows = list[dict[str, Any]]()
     for number, (source, hits) in enumerate(zip(sources, text.hits, strict=True)):
         bank = pictures[number].bank
@@ -281,11 +281,11 @@ def _panel(
     Args:
         layout: the sheet.
         hits: the images.
-        number: of the strategy.
-        name: of it, or "".
+        number: number of the strategy.
+        name: name of the strategy, or "".
         marked: row of the text's own image, -1 for none.
-        left: where the strategy's part of the sheet begins, px.
-        y: px.
+        left: where the strategy's part of the sheet starts, px.
+        y: where the images start, px.
         tile: side of a picture, px.
     """
     small = fonts(CAPTION if tile >= 110 else 18)

@@ -30,13 +30,13 @@ class Tile(NamedTuple):
     y: float
     width: float
     height: int
-    picture: Hashable  # what `Sheet.png` opens
+    picture: Hashable  # key of the picture that `Sheet.png` opens
     marked: bool = False  # drawn with a frame
 
 
 @dataclass
 class Sheet:
-    """Where everything on a sheet goes, in px; `height` is where the next thing begins."""
+    """Where everything on a sheet goes, in px; `height` is where the next thing starts."""
 
     height: float = float(EDGE)
     tiles: list[Tile] = field(default_factory=list)

@@ -31,7 +31,7 @@ _PAPERS: dict[str, Any] = {
     "visualbert": visualbert_reported,
 }
 
-# Metrics that a task's paper prints beside the first, each in a column of its own.
+# Metrics that a task's paper prints next to the first, each in a column of its own.
 _BESIDE = {
     "nlvr2": {"consistency": "NLVR2 consistency"},
     "vcr-qar": {"q2ar_accuracy": "VCR Q→AR"},
@@ -87,8 +87,8 @@ def show(
     """Print records into a pipe, tables to a terminal or as markdown.
 
     Args:
-        records: of a command.
-        tables: what they say.
+        records: records of a command.
+        tables: tables of the records.
         as_markdown: print tables as markdown, also into a pipe.
         more: text below the tables.
     """
@@ -125,12 +125,13 @@ def reported_perplexities(name: str) -> list[dict[str, Any]]:
 
 
 def reported_rows(name: str, what: str) -> list[dict[str, Any]]:
-    """Return the rows of a table of a paper, `xdbert:2`; a bare `2` is of the first that has some.
+    """Return the rows of a table of a paper, `xdbert:2`; a bare `2` is of the first paper that has
+    such tables.
 
     Args:
-        name: of the paper, and the number of the table or figure.
-        what: a function of the papers' `reported` modules: scores, perplexities, pwcca, sizes or
-            examples.
+        name: name of the paper, and the number of the table or figure.
+        what: name of a function of the papers' `reported` modules: scores, perplexities, pwcca,
+            sizes or examples.
 
     Raises:
         DataError: there is no such paper or table (usage).
@@ -153,9 +154,9 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
     """Return the table of scores, Table 2's columns first; a task that a row lacks shows `-`.
 
     Args:
-        records: of `vgtools.tasks.compare.compare`, and of `reported`.
+        records: records of `vgtools.tasks.compare.compare`, and of `reported`.
         key: mean or median over seeds.
-        bold: mark what is significantly better in bold (markdown) rather than by a star.
+        bold: mark significantly better scores in bold (markdown) rather than by a star.
     """
     found = [name for name in ORDER if any(name in record["tasks"] for record in records)]
     names = [name for name in found if any("mean" in r["tasks"].get(name, {}) for r in records)]
@@ -193,7 +194,7 @@ def _columns_beside(records: Sequence[Record], names: Sequence[str]) -> list[tup
 
 
 def _metric(cell: Record | None, metric: str, key: str, is_reported: bool) -> str:
-    """Return a metric beside the first, with all decimals that a paper prints."""
+    """Return a further metric, with all decimals that a paper prints."""
     value = (cell or {}).get("metrics", {}).get(metric, {}).get(key)
     if value is None:
         return "-"
@@ -224,7 +225,7 @@ def _score(name: str, cell: Record | None, key: str, bold: bool, is_reported: bo
     task = find_task(name)
     digits = _digits(name)
     values = [cell["metrics"][metric][key] for metric in task.metrics] if squad else [cell[key]]
-    if is_reported:  # with all decimals that the paper prints: rows may differ in the last one
+    if is_reported:  # All decimals of the paper are shown: rows may differ in the last.
         digits = max(digits, *(len(str(value).partition(".")[2]) for value in values))
     shown = "/".join(f"{value:.{digits}f}" for value in values)
     spread = "" if cell.get("std") is None else f" ± {cell['std']:.{digits}f}"
@@ -256,12 +257,12 @@ _METRICS = {
     "pearson": "Pearson",
     "spearman": "Spearman",
     "recall_1": "R@1",
-    "rmse": "RMSE, not per cent, lower is better, not in Avg.",
+    "rmse": "RMSE, not percent, lower is better, not in Avg.",
 }
 
 
 def _measures(names: Iterable[str]) -> str:
-    """Return what the number of each task is, unless it is accuracy or its column says so."""
+    """Return the measure of each task, unless it is accuracy or in its column's heading."""
     titles = dict[str, list[str]]()
     for task in map(find_task, names):
         if task.metrics != ("accuracy",) and task.kind != "span":
@@ -276,7 +277,7 @@ def _score_remarks(
 ) -> list[str]:
     ours = [record for record in records if "source" not in record]
     measures = _measures(names)
-    spread = f"Per cent, {key} ± standard deviation over seeds." if ours else "Per cent."
+    spread = f"Percent, {key} ± standard deviation over seeds." if ours else "Percent."
     remarks = [f"{spread} {measures.removesuffix('.')}." if measures else spread]
     if ours:
         all_have = "the tasks that all rows have"
@@ -297,7 +298,7 @@ def _score_remarks(
             "the number of comparisons)."
         )
         if any(change["p"] is None for change in changes):
-            why = "what another seed would give is unknown, so there is no p-value and no mark"
+            why = "the score of another seed is unknown, so there is no p-value and no mark"
             remarks.append(f"One seed: {why}. Give both runs --seeds 3 or more.")
     for source in dict.fromkeys(r["source"] for r in records if "source" in r):
         table = source.removeprefix("reported in ")
@@ -306,15 +307,15 @@ def _score_remarks(
     return remarks
 
 
-# What an interval over texts or pairs cannot say.
-THESE_MODELS = "of these very models on other data; what another training seed gives is not counted"
+# The limits of an interval over texts or pairs.
+THESE_MODELS = "for these very models on other data; the spread of training seeds is not counted"
 
 
 def perplexity_table(records: Sequence[Record]) -> Table:
-    """Return perplexities with their intervals, and what differs from the first record.
+    """Return perplexities with their intervals, and the differences from the first record.
 
     Args:
-        records: of `vg perplexity`, and of `reported_perplexities`.
+        records: records of `vg perplexity`, and of `reported_perplexities`.
     """
     rows = list[list[str]]()
     for record in records:
@@ -383,7 +384,7 @@ _RECALL = ("r1", "r5", "r10")
 
 
 def matcher_tables(records: Sequence[Record]) -> list[Table]:
-    """Return evaluations of matchers as tables, with what the first of them measured.
+    """Return evaluations of matchers as tables, with the measures of the first.
 
     Runs called NAME.s0, NAME.s1, … are seeds of one recipe and share a row, per weight of the
     sentence term.
@@ -415,7 +416,7 @@ def matcher_tables(records: Sequence[Record]) -> list[Table]:
         chance += f", concept hit {first['phrases']['chance']}"
         chance += f" (one photo for all nouns {first['phrases']['best_voken']})"
         chance += f", without the own photo {first['phrases']['others_chance']} ({nouns})"
-    form = "Per cent, mean ± half the range over seeds, of the last number;"
+    form = "Percent, mean ± half the range over seeds, of the last number;"
     form += " in brackets its 95 % interval over photos (lines of a text), the mean of the seeds'."
     tables = [table(columns, form, f"{first['images']:,} photos; chance: {chance}.")]
     if "pos" in first:
@@ -442,7 +443,7 @@ def matcher_tables(records: Sequence[Record]) -> list[Table]:
 
 
 def _reliability_table(groups: Mapping[str, Sequence[Record]]) -> Table:
-    """Return what scores promise beside what is right, in fifths, over the seeds of a recipe."""
+    """Return scores next to shares of right vokens, in fifths, over the seeds of a recipe."""
     rows = list[list[str]]()
     for name, seeds in groups.items():
         for words, parts in (("captions", seeds), ("text", [r.get("text", {}) for r in seeds])):
@@ -450,7 +451,7 @@ def _reliability_table(groups: Mapping[str, Sequence[Record]]) -> Table:
             if any(bins):
                 rows.append([name, words, *(_fifth(bins, n) for n in range(5))])
     headings = ["Recipe", "Words of", *(f"{20 * n} to {20 * n + 20}" for n in range(5))]
-    remark = "Scores in fifths, per cent: mean score → of these words how many have a right photo."
+    remark = "Scores in fifths, percent: mean score → how many of these words have a right photo."
     return Table(headings, rows, [remark])
 
 
@@ -472,7 +473,7 @@ def _seeds(records: Sequence[Record], part: str, keys: Sequence[str]) -> str:
     cell = " / ".join(f"{fmean(values):,.1f}" for values in columns)
     half = (max(columns[-1]) - min(columns[-1])) / 2
     cell += f" ± {half:,.1f}" if len(records) > 1 else ""
-    # Those of a whole record are below its own "interval", by part.
+    # The intervals of a whole record are below its own "interval", by part.
     inner = [r[part].get("interval", r["interval"].get(part, {})) for r in records]
     if all(keys[-1] in intervals for intervals in inner):
         ends = zip(*(intervals[keys[-1]] for intervals in inner), strict=True)
@@ -509,14 +510,14 @@ def columns_of(records: Sequence[Record]) -> list[Column]:
 
 
 def corpus_name(record: Record) -> str:
-    """Return how a corpus is called in a table and a figure."""
+    """Return the name of a corpus in a table and a figure."""
     if "source" in record:
         return f"{record['corpus']} ({record['source']})"
     return plain(name_of(record["corpus"]))
 
 
 def corpora_remarks(records: Sequence[Record]) -> list[str]:
-    """Return how corpora were counted; the first record is not a reported one."""
+    """Return how corpora were counted; the first record is not a paper's."""
     record = records[0]
     words = record["tokenizer"] == "words"
     tokens = "words in lower case and punctuation marks" if words else record["tokenizer"]
@@ -534,12 +535,12 @@ def corpora_remarks(records: Sequence[Record]) -> list[str]:
         remarks.append(
             f"Grounded: the {record['grounded_types']:,} types with more than "
             f"{record['grounded_above']} occurrences in {name_of(record['captions'])}, "
-            f"stop words{punctuation} removed; of {share}."
+            f"stop words{punctuation} removed; share of {share}."
         )
     if any("source" in record for record in records):
         remarks.append(
             "Reported: Tan & Bansal 2020, Table 1, to English Wikipedia, in a base and with "
-            "punctuation that it leaves open."  # the paper names neither
+            "punctuation that it leaves open."  # The paper names neither.
         )
     return [plain(remark) for remark in remarks]
 
@@ -587,7 +588,7 @@ def diversity_table(records: Sequence[Record]) -> Table:
 
 
 def weights_table(records: Sequence[Record]) -> Table:
-    """Return how far encoders' weights are from those of the first."""
+    """Return how far encoders' weights are from the first encoder's."""
     headings = ["Encoder", "Difference", "Parameters", "Tensors not in both", "Largest in"]
     rows: list[list[str]] = []
     remarks: list[str] = []
@@ -613,7 +614,7 @@ def weights_table(records: Sequence[Record]) -> Table:
 
 
 def pwcca_table(records: Sequence[Record]) -> Table:
-    """Return how alike the words of vocabularies are, beside the same with shuffled rows."""
+    """Return how alike the words of vocabularies are, next to the same with shuffled rows."""
     rows = list[list[str]]()
     for record in records:
         pair = f"{_stem(record['first'])} / {_stem(record['second'])}"
@@ -635,7 +636,7 @@ def pwcca_table(records: Sequence[Record]) -> Table:
     headings = ["Vocabularies", "Words", "PWCCA", "Shuffled (range)", "Above chance"]
     remark = (
         "PWCCA: canonical correlations of the input vectors of common words, weighted by the first "
-        "vocabulary. Shuffled: each word with the vector of another, what chance gives for these "
+        "vocabulary. Shuffled: each word with the vector of another, which shows chance for these "
         "widths and this number of words. RANDOM: uniform vectors as wide as the first's."
     )
     dropped = sum(sum(record.get("dropped", ())) for record in records)
@@ -644,7 +645,7 @@ def pwcca_table(records: Sequence[Record]) -> Table:
 
 
 def similarity_table(records: Sequence[Record]) -> Table:
-    """Return how well encoders rank pairs of words: a row per encoder, its gains beside it."""
+    """Return how well encoders rank pairs of words: a row per encoder, with its gains."""
     names = {"all": "All pairs", "grounded": "Both grounded", "other": "Others"}
     groups = [name for name in names if name in records[0]["groups"]]
     rows = list[list[str]]()
@@ -694,7 +695,7 @@ def sizes_table(records: Sequence[Record]) -> Table:
 
 
 def _stem(ref: str) -> str:
-    """Return how a table calls an encoder; a configuration by its file."""
+    """Return the name of an encoder in a table; a configuration has its file's name."""
     return ref.rpartition("/")[2].removesuffix(".json") if ref.endswith(".json") else ref
 
 
@@ -740,10 +741,10 @@ def print_splits(records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def print_seeds(task: Task, run: Mapping[str, Any]) -> None:
-    """Print the scores over a finished run's seeds beside those of the most frequent class.
+    """Print the scores over a finished run's seeds next to the most frequent class's.
 
-    On stderr, without the spread of a single seed and the headline of a single metric. READ's is
-    that of the mean label.
+    On stderr, without the spread of a single seed and the headline of a single metric. For READ it
+    is the mean label.
     """
     base = run["majority"] or {}
     count = len(run["seeds"])

@@ -1,4 +1,4 @@
-"""What rows are of, vokens, retrieved images or heat, and how each kind is shown."""
+"""The kinds of rows, vokens, retrieved images or heat, and how each kind is shown."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class View:
     """How rows of one kind are shown."""
 
     items: Iterator[Any]
-    unit: str  # what an item is
-    noun: str  # what names images
-    bank: Callable[[Sequence[Any], int], Bank | None]  # that of a number; None where not known
-    used: Callable[[Sequence[Any], int], Sequence[int]]  # rows of the bank of a number
+    unit: str  # name of an item
+    noun: str  # name of the entries that name images
+    bank: Callable[[Sequence[Any], int], Bank | None]  # bank of a file; None where not known
+    used: Callable[[Sequence[Any], int], Sequence[int]]  # used rows of that bank
     tsv: Callable[[Any], str]
     table: Callable[..., None]
     page: Callable[..., bytes]
@@ -31,14 +31,14 @@ class View:
 
 
 def open_view(paths: Sequence[str], banks: Sequence[Bank | None]) -> View:
-    """Return how to show files of rows; the first row of the first says of which kind they are.
+    """Return how to show files of rows; the first row of the first file decides their kind.
 
     Args:
         paths: one file of voken rows, or files of retrieved rows of the same texts.
-        banks: that of each file, None where it is not known.
+        banks: bank of each file, None where it is not known.
 
     Raises:
-        DataError: a file cannot be read; several files of vokens, or packed ones (usage).
+        DataError: a file cannot be read; several files of vokens, or packed vokens (usage).
     """
     vokens.refuse_packed(paths[0])
     texts, rows = holds_images(read_made(paths[0]))

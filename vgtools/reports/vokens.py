@@ -1,7 +1,7 @@
 """Voken rows as one HTML page, a contact sheet, or lines for a terminal or a pipe.
 
-Rows stream in through `read_sentences`; a `Bank` says which image a voken is, `page.locate` where
-its file is. `sheet` draws the form of the paper's figure.
+Rows stream in through `read_sentences`; a `Bank` maps vokens to images, `page.locate` images to
+files. `sheet` draws the form of the paper's figure.
 
 Source: Tan & Bansal 2020 (Vokenization), figure 4.
 """
@@ -71,7 +71,7 @@ def refuse_packed(path: str | Path) -> None:
     """Refuse the packed form of vokens.
 
     Raises:
-        DataError: the path is that of a `.npy` (usage).
+        DataError: the path is a `.npy` (usage).
     """
     if is_packed(path):
         why = "packed vokens hold no text; name the .jsonl form of them"
@@ -116,7 +116,7 @@ def take(rows: Iterator[Sentence], limit: int | None) -> tuple[list[Sentence], b
     try:
         return taken, limit is not None and next(rows, None) is not None
     except DataError:
-        return taken, True  # a bad row there is not among those asked for
+        return taken, True  # A bad row after the limit was not asked for.
 
 
 # ----------------------------------------------------------------------------------- bank, pictures
@@ -130,7 +130,7 @@ class Bank:
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return what the manifest says that a reader of vokens wants to know, in words."""
+        """Return the facts of the manifest that interest a reader of vokens, in words."""
         facts = [("Image bank", amount(len(self.ids), "image"))]
         for key in ("matcher", "backbone"):
             entry = self.manifest.get(key)
@@ -145,11 +145,11 @@ class Bank:
 
 
 def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> Bank:
-    """Open the ids of an image bank, from `X.ids` or from the index beside them.
+    """Open the ids of an image bank, from `X.ids` or from the index next to them.
 
     Args:
-        vokens: voken rows; where their manifest says which bank they were made with, it has to be
-            this one.
+        vokens: voken rows; where their manifest names the bank that they were made with, it has to
+            be this bank.
 
     Raises:
         DataError: missing files (66); ids or vokens of another index (65), both sides printed.
@@ -176,10 +176,12 @@ def _check_origin(vokens: str, file: str, sha256: str) -> None:
 
 @dataclass
 class Pictures:
-    """Pictures of some rows of a bank, opened one at a time; what cannot be shown is counted."""
+    """Pictures of some rows of a bank, opened one at a time; pictures that cannot be shown are
+    counted.
+    """
 
     bank: Bank
-    files: Mapping[str, ImageFile]  # of `page.locate`
+    files: Mapping[str, ImageFile]  # files of `page.locate`
     missing: dict[int, str] = field(default_factory=dict)  # filled with row: reason
 
     def _open(self, row: int, use: Callable[[ImageFile], _T]) -> _T | None:
@@ -194,7 +196,7 @@ class Pictures:
         return None
 
     def uri(self, row: int, side: int) -> str | None:
-        """Return a picture as `page.image_uri` does; None if there is none."""
+        """Return a picture as `page.image_uri` does; None if there is no picture."""
         return self._open(row, lambda file: image_uri(file, side))
 
     def image(self, row: int, side: int) -> Image | None:
@@ -202,7 +204,7 @@ class Pictures:
         return self._open(row, lambda file: thumbnail(read_image(str(file.path)), side))
 
     def name(self, row: int) -> str:
-        """Return in words what a picture shows, as far as its source says."""
+        """Return the content of a picture in words, as far as its source gives it."""
         file = self.files.get(self.bank.ids[row])
         return file.name if file else ""
 
@@ -235,7 +237,7 @@ def page(
     """Return one HTML page of sentences whose tokens carry their pictures, each picture once.
 
     Args:
-        pictures: of every voken in them; what it cannot find is shown as a placeholder.
+        pictures: pictures of every voken in them; a missing picture is shown as a placeholder.
 
     Returns:
         UTF-8. Large pages hold smaller thumbnails (256, 160 or 112 px), so that thousands of
@@ -247,7 +249,7 @@ def page(
     used = used_rows(sentences)
     best = used_rows(sentences, 1)
     side = 256 if len(used) <= 600 else 160 if len(used) <= 2000 else 112
-    selectors = dict[str, list[str]]()  # of each picture: rows with the same one share it
+    selectors = dict[str, list[str]]()  # for each picture; rows with the same picture share it
     looks = dict[int, str]()
     shown = dict[str, dict[str, str]]()
     for row in sorted(used):
@@ -262,7 +264,7 @@ def page(
         shown[str(row)] = entry | {"look": looks[row]}
     thumbnails = [f"{','.join(s)}{{background-image:url({u})}}\n" for u, s in selectors.items()]
     facts = bank.facts()
-    # As the tokens show them, so that the slider ends at the best token's score.
+    # Scores are rounded as the tokens show them, so that the slider ends at the best token's score.
     scores = [float(_number(t.score)) for s in sentences for t in s.tokens if t.score is not None]
     low, high = min(scores, default=0.0), max(scores, default=0.0)
     if scores:
@@ -332,7 +334,7 @@ def _parts(
 def _tile(
     token: Token, shown: str, bank: Bank, looks: Mapping[int, str], low: float, high: float
 ) -> dict[str, Any]:
-    """Return what the tile of a token with a voken needs; `bar` is its relevance in tenths."""
+    """Return the values of the tile of a token with a voken; `bar` is its relevance in tenths."""
     score = token.score
     number = _number(score)
     bar: int | str = "x"
@@ -412,7 +414,7 @@ def sheet(sentences: Sequence[Sentence], pictures: Pictures) -> tuple[bytes, lis
 
     Args:
         sentences: voken rows; about two dozen make a readable sheet.
-        pictures: of every best voken in them.
+        pictures: pictures of every best voken in them.
 
     Returns:
         A PNG, 1600 px wide, and the characters that no installed font has a glyph for: they are

@@ -12,7 +12,7 @@
     let word = -1, layer = own.heads.length - 1;
     said.textContent = "Click a word.";
 
-    // The rows of the table: groups, then what single regions matter for this word.
+    // The rows of the table: groups, then the single regions that matter for this word.
     function rows() {
       const found = own.groups.map(group => ({name: group.name, look: "c" + group.colour, values: own.heads.map((_, at) => sum(at, word, group))}));
       const loose = own.labels.map((label, region) => ({region, name: (label || "region " + (region + 1)) + (grouped.has(region) ? "" : "*"),

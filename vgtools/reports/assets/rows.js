@@ -1,4 +1,4 @@
-// Below what it is about, above where there is more room, and inside the window.
+// Below its subject, above where there is more room, and inside the window.
 function placeBeside(card, shown) {
   const box = shown.getBoundingClientRect(), w = card.offsetWidth, h = card.offsetHeight;
   const left = Math.min(Math.max(8, box.left + box.width / 2 - w / 2), document.documentElement.clientWidth - w - 8);

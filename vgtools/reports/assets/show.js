@@ -4,10 +4,10 @@
   const fixed = value => Number(value).toFixed(data.digits);
   const look = row => "pic " + data.pictures[row].look;
 
-  // What can be found and dimmed is read off the page once.
+  // The tokens that can be found and dimmed are read off the page once.
   const articles = [...document.querySelectorAll("article")].map(el => ({el, tokens: [...el.querySelectorAll(".t")].map(t => {
     const row = t.dataset.v, id = row === undefined ? "" : data.pictures[row].id + " " + data.pictures[row].name;
-    if (t.title) { t.setAttribute("aria-label", t.title); t.removeAttribute("title"); }  // the card says it better
+    if (t.title) { t.setAttribute("aria-label", t.title); t.removeAttribute("title"); }  // The card shows more.
     return {el: t, row, text: t.textContent.toLowerCase(), word: t.dataset.w.toLowerCase(), id: id.toLowerCase(), score: parseFloat(t.dataset.s)};
   })}));
   const pictured = articles.flatMap(a => a.tokens.filter(t => t.row !== undefined));
