@@ -1,9 +1,9 @@
 """Gradients averaged over the processes while the backward pass still computes others.
 
-Parameters are sent in buckets, those of the last layers first: a bucket goes out as soon as all its
+Parameters are sent in buckets, the last layers first: a bucket goes out as soon as all its
 gradients are there, as float32 or, in half the bytes, as bfloat16. All processes send the same
-buckets in the same order, whatever happens in one of them: where memory ran out, what is left goes
-out as it is, and all repeat the step.
+buckets in the same order, whatever happens in one of them: where memory ran out, the remaining
+buckets go out as they are, and all repeat the step.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Gradients:
         self._parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self._buckets = list[list[Tensor]]()
         size = bucket
+        # The backward pass computes the gradients of the last layers first, so that the first
+        # bucket is full early.
         for parameter in reversed(self._parameters):
             if size >= bucket:
                 self._buckets.append([])
@@ -84,12 +86,14 @@ class Gradients:
     def _ready(self, parameter: Tensor) -> None:
         if not self._sending:
             return
+        # Buckets go out in order, even if a later bucket is full first: every process must start
+        # the same collective operations in the same order.
         self._missing[self._place[parameter]] -= 1
         while len(self._sent) < len(self._buckets) and not self._missing[len(self._sent)]:
             self._send()
 
     def _send(self) -> None:
-        """Send the next bucket; what has no gradient here counts as 0."""
+        """Send the next bucket; a parameter without a gradient here counts as 0."""
         bucket = self._buckets[len(self._sent)]
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
         flat = torch.cat([grad.reshape(-1).float() for grad in grads])
@@ -109,6 +113,8 @@ class Gradients:
         while len(self._sent) < len(self._buckets):
             self._send()
         device = self._parameters[0].device
+        # Adam decays the moments of a parameter with a gradient of 0, but skips a parameter without
+        # one; whether any process has one goes along with the values.
         used = torch.tensor([float(p.grad is not None) for p in self._parameters])
         both = torch.cat([values.to(device), used.to(device)])
         processes.average([both])

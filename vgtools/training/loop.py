@@ -2,7 +2,7 @@
 
 The caller hands over a model whose `model(batch)` returns named losses, and a function that returns
 the batches of an epoch; it saves, evaluates and prints between the records. There are no callbacks;
-`vgtools.training.session` is what surrounds the loop in a command.
+`vgtools.training.session` surrounds the loop in a command.
 
     state = TrainState.load(path) if path.exists() else TrainState()
     for record in train(model, batches, config, weights={"match": 1.0}, state=state):
@@ -46,7 +46,7 @@ class TrainConfig:
     """How to optimise."""
 
     epochs: int  # passes over the batches
-    steps: int  # of all epochs together; the schedule ends there
+    steps: int  # number in all epochs together; the schedule ends there
     lr: float = 1e-3  # highest learning rate
     # or `linear`, `cosine`: down to 0 at `steps`, after the warm-up; `inverse-sqrt`: as one over
     # the root of the step; or `halving` at `milestones`
@@ -58,12 +58,13 @@ class TrainConfig:
     eps: float = 1e-8  # AdamW's
     clip: float = 5.0  # most L2 norm of the gradient over all parameters; 0 disables clipping
     accumulate: int = 1  # batches per step
-    seed: int = 0  # of dropout, with step and process; the sampler has its own
+    seed: int = 0  # seed of dropout, with step and process; the sampler has its own
     log_every: int = 50  # steps between records
-    gradients: str = "float32"  # or `bfloat16`: as what several processes average them
+    gradients: str = "float32"  # or `bfloat16`: the type in which several processes average them
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.lr):  # the first loss is finite, and no weight after it
+        # Refused here, because the first loss is finite even then, and only the weights are lost.
+        if not math.isfinite(self.lr):
             raise DataError(f"--lr: expected a finite number, got {self.lr}", code=Exit.USAGE)
 
 
@@ -85,12 +86,12 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 class TrainState:
     """Weights, optimiser, epoch and batch of a training, in one safetensors file.
 
-    Any number of processes resumes it: what is random in a step follows from the seed, the step and
-    the number of the process.
+    Any number of processes resumes it: the random numbers of a step follow from the seed, the step
+    and the number of the process.
     """
 
     def __init__(self) -> None:
-        self.epoch = 0  # the running one
+        self.epoch = 0  # the running epoch
         self.batch = 0  # batches of it that are done
         self.step = 0  # optimiser steps done
         self.notes: dict[str, Any] = {}  # JSON values of the caller: best epoch, metrics so far
@@ -101,9 +102,9 @@ class TrainState:
         self._loaded: dict[str, Tensor] | None = None
 
     def save(self, path: str | Path) -> None:
-        """Write the state, whole or not at all; every process calls it, the first one writes.
+        """Write the state, whole or not at all; every process calls it, and the first writes.
 
-        Between the records of `train` that is the model's; before, what was loaded.
+        Between the records of `train` it is the model's state; before, the state that was loaded.
         """
         from safetensors.torch import save
 
@@ -138,7 +139,7 @@ class TrainState:
                 state._loaded = {name: file.get_tensor(name) for name in names}
                 expected = position.pop("sha256")
                 if not trusted() and expected != _seal(position, state._loaded):
-                    raise ValueError("it was damaged: its sha256 is that of other contents")
+                    raise ValueError("it was damaged: its sha256 belongs to other contents")
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             why = f"is not a readable checkpoint ({error}); --restart starts over"
             raise DataError(why, path) from None
@@ -170,7 +171,7 @@ class TrainState:
             raise DataError("holds the weights of another model; --restart starts over", self.saved)
         stored = parts["optimizer"]
         for name, parameter in model.named_parameters():
-            if f"exp_avg_sq.{name}" in stored:  # a parameter that no step has reached has none
+            if f"exp_avg_sq.{name}" in stored:  # no step has reached the other parameters
                 optimizer.state[parameter] = {
                     slot: stored[f"{slot}.{name}"].to(parameter.device)
                     for slot in ("step", "exp_avg", "exp_avg_sq")
@@ -225,7 +226,7 @@ def train(
 
     Everything up to a record is in `state` when the record comes: save it then, and a run that is
     killed later resumes from there to the same weights, bit for bit on a CPU with the same number
-    of threads and processes. With another number of processes it resumes, too: each step has the
+    of threads and processes. It also resumes with another number of processes: each step has the
     same items, and dropout is drawn again.
 
     Args:
@@ -311,7 +312,7 @@ def _step(
     """Take one optimiser step; return the summed losses of its batches and the gradient's norm.
 
     Gradient and losses are averaged over the processes. If memory runs out in one of them, all
-    repeat the whole step: what the failed one left in the gradients would count twice.
+    repeat the whole step: gradients that the failed process has added already would count twice.
     """
     while True:
         losses = _backward(model, group, config, weights, state, halve, gradients)
@@ -328,7 +329,8 @@ def _step(
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
     for parameters in optimizer.param_groups:
         parameters["lr"] = learning_rate(config, state.step) * parameters["rate"]
-    if not torch.isfinite(norm):  # one such step would spoil every weight
+    # A finite loss may have an infinite gradient, and one such step would spoil every weight.
+    if not torch.isfinite(norm):
         raise _diverged("the gradient", state, "")
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -339,16 +341,18 @@ def _step(
 def _averaged(
     losses: dict[str, Tensor] | None, gradients: Gradients, count: int
 ) -> dict[str, Tensor] | None:
-    """Put the means of all processes in the place of gradients; return those of the losses.
+    """Replace the gradients by their means over all processes; return the means of the losses.
 
     Args:
-        losses: of this process; None if memory ran out here.
-        gradients: that are being sent.
-        count: of the losses.
+        losses: losses of this process; None if memory ran out here.
+        gradients: the gradients that are being sent.
+        count: number of losses.
 
     Returns:
         None if memory ran out in any process.
     """
+    # A process without memory still takes part, with zeros and a mark: the others would wait for it
+    # until they give up.
     own = torch.zeros(count) if losses is None else torch.stack([*losses.values()])
     failed = own.new_full((1,), float(losses is None))
     means = gradients.average(torch.cat([own, failed]))
@@ -368,11 +372,13 @@ def _backward(
 ) -> dict[str, Tensor] | None:
     """Return the summed losses of a step's batches, `loss` their weighted sum, and fill gradients.
 
-    Returns None if memory runs out: the next try has every batch in halves, and later steps begin
+    Returns None if memory runs out: the next try has every batch in halves, and later steps start
     as finely. With `gradients` the last backward pass sends them.
     """
     pieces = int(state.notes.get("pieces", 1))
-    torch.manual_seed(_draw(config.seed, state.step))  # of dropout
+    # Dropout has a seed per step, so that a checkpoint needs no state of the generator and a
+    # repeated step draws the same.
+    torch.manual_seed(_draw(config.seed, state.step))
     try:
         sums = dict[str, Tensor]()
         batches = [piece for batch in group for piece in _cut(batch, pieces, halve)]
@@ -400,7 +406,7 @@ def _backward(
 
 
 def _draw(seed: int, step: int) -> int:
-    """Return the seed of what this process draws in a step: a pure function, without a state."""
+    """Return the seed of this process's random numbers in a step: a pure function, no state."""
     text = f"{seed} {step} {processes.rank()}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
@@ -427,7 +433,7 @@ def halves(batch: Rows, places: Mapping[str, str] | None = None) -> tuple[Rows, 
         batch: a named tuple whose first field is (B, T), the tokens; its tensors are cut by rows,
             its other fields are kept.
         places: name of a field of (M,) places in the B * T, or of (M, 2) rows and columns -> name
-            of that of (M, …) values there.
+            of the field of (M, …) values there.
     """
     count = len(batch[0])
     middle = count // 2

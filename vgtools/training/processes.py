@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Value = TypeVar("Value")
-_STEP = timedelta(minutes=10)  # of the slowest process; one that needs longer is taken for lost
+_STEP = timedelta(minutes=10)  # for a step of the slowest process, which else is taken for lost
 _WORK = timedelta(hours=6)  # the others wait while the first process packs or evaluates
 
 _patient: Any = None  # the group of processes that wait for `_WORK`
@@ -45,7 +45,7 @@ def rank() -> int:
 
 
 def _number(name: str, least: int, default: int) -> int:
-    """Return what a launcher, or what was left over of one, says in the environment."""
+    """Return a number that a launcher, now or in the past, put into the environment."""
     value = os.environ.get(name) or str(default)
     if not value.isascii() or not value.isdigit() or int(value) < least:
         why = f"{name} must be an integer from {least}, got {value!r:.40}"
@@ -66,8 +66,8 @@ def device_name(name: str) -> str:
 def joined(on_gpu: bool = False) -> Iterator[None]:
     """Join the processes of a launcher for a while; with one, or joined already, do nothing.
 
-    A process that is lost ends the others within minutes, in the middle of a step; what the first
-    one does alone may take hours, and has a group of its own.
+    A process that is lost ends the others within minutes, in the middle of a step; the work that
+    the first process does alone may take hours, and has a group of its own.
     """
     global _patient
     if world() == 1 or active():
@@ -97,7 +97,7 @@ def active() -> bool:
 
 @contextmanager
 def _answered() -> Iterator[None]:
-    """Name what a process can do that has lost another one.
+    """Name the way out if another process is lost.
 
     Raises:
         DataError: another process was lost or did not answer (75).
@@ -117,12 +117,13 @@ def _answered() -> Iterator[None]:
 def after_first() -> Iterator[None]:
     """Let the first process run a block, then all others at once.
 
-    The first one makes what the others find, hashes the files and checks what is in them; the
-    others compare sizes and times, and map them. So the start takes as long as with two processes,
-    however many there are.
+    The first process makes the files that the others find, hashes them and checks their contents;
+    the others compare sizes and times, and map them. So the start takes as long as with two
+    processes, however many there are.
 
     Raises:
-        DataError: that of the first process, in all of them; or the block failed in another one.
+        DataError: the first process's error, in all of them; or the block failed in another
+            process.
     """
     if not active():
         yield
@@ -132,7 +133,8 @@ def after_first() -> Iterator[None]:
         with trust.noting() as known:
             try:
                 yield
-            except Exception as error:  # the others know it before it is raised: they would wait
+            # The others must learn of the error before it is raised here, or would wait for hours.
+            except Exception as error:
                 problem = error
         said = problem if isinstance(problem, DataError) else problem and _failed(repr(problem))
         _from_first((known, said))
@@ -169,7 +171,7 @@ def _any_failed(problem: Exception | None) -> bool:
 
 
 def on_first(work: Callable[[], Value]) -> Value:
-    """Return in every process what the first one computes; a `DataError` is raised in all of them.
+    """Return the first process's result in every process; a `DataError` is raised in all of them.
 
     The result must pickle.
     """
@@ -188,7 +190,7 @@ def on_first(work: Callable[[], Value]) -> Value:
 
 
 def _from_first(value: Any) -> Any:
-    """Return in every process the value of the first one, for which the others wait for hours."""
+    """Return the first process's value in every process; the others wait for it, even for hours."""
     from torch import distributed
 
     held = [value]
@@ -221,7 +223,7 @@ def average(tensors: Iterable[Tensor]) -> None:
 
 
 def add_up(tensor: Tensor) -> Any:
-    """Replace a tensor by its sum over the processes once the result was waited for."""
+    """Replace a tensor by its sum over the processes; the sum is there after `wait`."""
     from torch import distributed
 
     with _answered():
@@ -229,7 +231,7 @@ def add_up(tensor: Tensor) -> Any:
 
 
 def wait(work: Any) -> None:
-    """Wait for what `add_up` returned."""
+    """Wait for a result of `add_up`."""
     with _answered():
         work.wait()
 

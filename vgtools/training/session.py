@@ -55,10 +55,12 @@ from vgtools.training.steps import Plan, train_config
 _CHECKPOINT = "checkpoint.safetensors"
 _BEST = "best.safetensors"
 _METRICS = "metrics.jsonl"
-_OF_ALL = ("config", "inputs", "processes", "seeds")  # notes of all that one command trains
+_OF_ALL = ("config", "inputs", "processes", "seeds")  # notes about all trainings of one command
 SAVE_SECONDS = 600.0  # between checkpoints
-EPOCH_SECONDS = 20.0  # between those at ends of epochs, where writing takes time:
-LARGE = 16 << 20  # weights, in bytes, from which on it does
+# A checkpoint at the end of an epoch comes at the earliest so long after the one before, if the
+# network is large, because writing it takes time.
+EPOCH_SECONDS = 20.0
+LARGE = 16 << 20  # bytes of weights from which on a network is large
 
 
 def process_device(name: str) -> torch.device:
@@ -100,9 +102,10 @@ class Session:
         self.save_seconds = SAVE_SECONDS if save_seconds is None else save_seconds
         self.save_steps = save_steps
         self.stop = Stop()
-        self._out = sys.stdout  # Ray's threads print to what replaces it
+        # Ray replaces sys.stdout, and its threads print there: records go to the original stream.
+        self._out = sys.stdout
         self._stack = ExitStack()
-        self._lock: Lock | None = None  # of the first process
+        self._lock: Lock | None = None  # held by the first process alone
         self._bar: Progress | None = None
 
     def __enter__(self) -> Session:
@@ -135,7 +138,8 @@ class Session:
         """Open the run folder in each process; see `TrainingRun` for arguments and errors."""
         with processes.after_first():
             anew = restart and self.first
-            # What a killed owner had begun is ours, and so is what the first process has opened.
+            # A folder that a killed owner had started may be continued, and so may the folder that
+            # the first process has just opened.
             begun = self._lock is None or bool(self._lock.names)
             self.run = TrainingRun(self.folder, kind, config, anew, parts, inputs, begun)
         if self._lock is not None:
@@ -173,7 +177,7 @@ class Session:
         After each record it writes a checkpoint if one is due, and stops if a signal asked any
         process to: all processes stop at the same step.
 
-        Arguments are those of `train`; `before` and `total` count the steps of all trainings of the
+        Arguments are as for `train`; `before` and `total` count the steps of all trainings of the
         command, for the progress.
 
         Raises:
@@ -221,7 +225,8 @@ class Session:
         self._stop_if(*processes.anywhere(self.stop.signal is not None))
 
     def _stop_if(self, stopped: bool) -> None:
-        if stopped:  # in all processes, whichever the signal reached
+        # A signal may reach one process alone; all of them stop, as if each had got it.
+        if stopped:
             self.stop.signal = self.stop.signal or signal.SIGTERM
             self.stop.check()
 
@@ -245,17 +250,18 @@ class TrainingRun:
     """The folder of one training: resumes the same configuration, refuses another.
 
     While it trains it holds `checkpoint.safetensors` and `best.safetensors`; when it is finished,
-    what `save_run` writes and `metrics.jsonl`, one record per line. The number of processes is not
-    part of the configuration: any resumes it, and `run.json` lists those that trained it, in order.
+    the files of `save_run` and `metrics.jsonl`, one record per line. The number of processes is not
+    part of the configuration: any number resumes it, and `run.json` lists the numbers that trained
+    it, in order.
 
-    A restart discards what is there, and what vg writes into the folders in it that the globs
-    `parts` name. The folder must be empty or show that vg wrote it, by its run.json or checkpoint;
-    or it is `begun`: a killed owner left it.
+    A restart discards the old run, and vg's files in its folders that the globs `parts` name. The
+    folder must be empty or show that vg wrote it, by its run.json or checkpoint; or it is `begun`:
+    a killed owner left it.
 
     Raises:
-        DataError: a run with another configuration is in the folder, or an input is not the one
-            that it read (78, both sides printed), the folder is something else (73), or what it
-            holds is damaged (65).
+        DataError: a run with another configuration is in the folder, or an input has changed since
+            it was read (78, both sides printed), the folder is something else (73), or its contents
+            are damaged (65).
     """
 
     def __init__(
@@ -277,7 +283,7 @@ class TrainingRun:
         self.state = TrainState()  # where `train` starts
         self._checkpoint = self.path / _CHECKPOINT
         self._best = self.path / _BEST
-        self._unwritten: bytes | None = None  # what `save` writes there
+        self._unwritten: bytes | None = None  # the best weights, until `save` writes them
         self._check_folder(begun)
         self.path.mkdir(exist_ok=True)
         own.claim(self.path)
@@ -299,7 +305,7 @@ class TrainingRun:
         self.start_clock()
 
     def _count_processes(self) -> None:
-        """Note how many processes train from here on: they need not be those of before."""
+        """Note how many processes train from here on: the number may differ from before."""
         counts: list[int] = self.state.notes.setdefault("processes", [])
         if counts[-1:] != [processes.world()]:
             self.others = counts[-1] if counts else None
@@ -328,7 +334,8 @@ class TrainingRun:
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
 
     def _discard(self, parts: tuple[str, ...]) -> None:
-        # What makes the folder a run goes last: a kill in between leaves one that can be restarted.
+        # The files that make the folder a run go last: after a kill in between, it can still be
+        # restarted.
         for part in parts:
             for folder in [*self.path.glob(f"{part}/")]:
                 with Lock(folder):  # refused while a process trains there
@@ -374,11 +381,11 @@ class TrainingRun:
         return parts
 
     def keep(self, part: str = "") -> None:
-        """Note the files of a folder in the run, which are then what the finished run names.
+        """Note the files of a folder in the run, which the finished run will name.
 
         Args:
-            part: the folder's name, or all of the run but what this class writes; whole, and not to
-                change any more.
+            part: the folder's name, or "" for all of the run but this class's own files; the files
+                are whole and must not change any more.
         """
         folder = self.path / part
         files = digests(self.path, {*files_below(folder)}.difference(_own_files(folder)))
@@ -390,7 +397,7 @@ class TrainingRun:
 
         Args:
             part: the folder's name.
-            notes: of that run, where they are others than ours; its records are no longer ours.
+            notes: notes of that run that differ from ours; its records are no longer ours.
         """
         folder = self.path / part
         folder.mkdir(exist_ok=True)
@@ -406,20 +413,20 @@ class TrainingRun:
         self.save()
 
     def take_over(self, part: str, config: Mapping[str, Any]) -> bool:
-        """Continue the training that another process began as a run in a folder of this one.
+        """Continue the training that another process started as a run in a folder of this one.
 
-        Its records follow ours, and its files are kept if it noted them; of its other notes, ours
-        are those of the inputs and settings. Its own files are removed.
+        Its records follow ours, and its files are kept if it noted them; its other notes are taken
+        over, apart from inputs and settings, which stay ours. Its own files are removed.
 
         Args:
             part: the folder's name.
-            config: of that run.
+            config: configuration of that run.
 
         Returns:
-            Whether there is one.
+            Whether there is such a run.
 
         Raises:
-            DataError: a process trains there (75), what it left is damaged (65), or has another
+            DataError: a process trains there (75), the run is damaged (65), or has another
                 configuration (78).
         """
         folder = self.path / part
@@ -430,7 +437,7 @@ class TrainingRun:
             if not processes.on_first((folder / _CHECKPOINT).exists):
                 return False
             state = TrainState.load(folder / _CHECKPOINT)
-            self._same(state.notes["config"], f"what was begun in {part}", config)
+            self._same(state.notes["config"], f"the run in {part}", config)
             parts = state.notes.get("parts", {})
             for name, sha256 in parts.items():
                 check_written(folder / name, sha256)
@@ -440,7 +447,8 @@ class TrainingRun:
             self.state = state
             processes.on_first(partial(self._take_best, folder))
             self.save()
-            processes.anywhere(True)  # all have read it
+            # A barrier: the files are removed only when every process has read them.
+            processes.anywhere(True)
             processes.on_first(partial(self.forget, part))
         return True
 
@@ -460,7 +468,7 @@ class TrainingRun:
         return {name: self.state.notes[name] for name in _OF_ALL if name in self.state.notes}
 
     def forget(self, part: str) -> None:
-        """Remove what a run in a folder of this one has beside the files that it kept."""
+        """Remove the files of a run in a folder of this one, apart from the files that it kept."""
         for path in _own_files(self.path / part):
             own.remove(path)
 
@@ -482,21 +490,22 @@ class TrainingRun:
     ) -> dict[str, Any]:
         """Note an epoch, keep its weights unless one scored higher, and write a checkpoint.
 
-        Of a large network, the end of a short epoch is left to the next checkpoint.
+        For a large network, the end of a short epoch is left to the next checkpoint.
 
-        Every process calls it with the same score and gets the record with `best`; the first one
+        Every process calls it with the same score and gets the record with `best`; the first
         writes.
         """
         from safetensors.torch import save
 
         before = self.state.notes["score"]
-        best = before is None or score >= before  # of equals the later one: it has seen more
+        # The later of two epochs with equal scores is kept, because it has seen more.
+        best = before is None or score >= before
         if best:
             self.state.notes["score"] = score
         tensors = own_tensors(model)
         if best and processes.rank() == 0:
             weights = {k: t.cpu().contiguous() for k, t in tensors.items()}
-            self._unwritten = save(weights, {"vg": _BEST})  # by which it is known again
+            self._unwritten = save(weights, {"vg": _BEST})  # the mark shows that vg wrote the file
             self.state.notes["best"] = hashlib.sha256(self._unwritten).hexdigest()
         noted = {**record, "best": best}
         self.note(noted)
@@ -522,7 +531,7 @@ class TrainingRun:
         return weights
 
     def let_go(self) -> None:
-        """Keep no more than the notes: the weights of what was trained are stored elsewhere."""
+        """Keep no more than the notes: the trained weights are stored elsewhere."""
         state = TrainState()
         state.saved = self.state.saved
         state.notes = self.state.notes
@@ -564,7 +573,7 @@ class TrainingRun:
 
 
 def _own_files(folder: Path, *names: str) -> list[Path]:
-    """Return what may be in the folder of an unfinished run; what it is resumed from comes last."""
+    """Return the possible files of an unfinished run; the file that resumes it comes last."""
     given = names or (_METRICS, _BEST, _CHECKPOINT)
     return [file for name in given for file in (own.temporary(folder / name), folder / name)]
 
@@ -573,7 +582,7 @@ def _own_files(folder: Path, *names: str) -> list[Path]:
 
 
 class Job(NamedTuple):
-    """What a system hands over to be pretrained."""
+    """A training that a system hands over to `pretrain`."""
 
     model: nn.Module
     batches: Batches
@@ -581,11 +590,11 @@ class Job(NamedTuple):
     halve: Halve
     evaluate: Callable[[int], dict[str, Any]] | None  # batch size -> measures on held-out data
     finish: Callable[[], tuple[Any, ...]]  # arguments of `TrainingRun.finish`
-    start: Callable[[], None] | None = None  # what comes before the first step
+    start: Callable[[], None] | None = None  # called before the first step
 
 
 class Pretraining(Protocol):
-    """What a system offers to `pretrain`."""
+    """A system that `pretrain` can train."""
 
     kind: str
 
@@ -594,13 +603,13 @@ class Pretraining(Protocol):
         """The files that are read, hashed before."""
 
     def config(self) -> dict[str, Any]:
-        """Return what decides the weights, beside what every system's flags have in common."""
+        """Return the settings that decide the weights, without the flags that systems share."""
 
     def job(self, config: Mapping[str, Any], device: torch.device) -> Job:
         """Return the model with its batches."""
 
     def close(self) -> None:
-        """Remove what was needed for the training only."""
+        """Remove the files that only the training needed."""
 
 
 def pretrain(
@@ -647,7 +656,7 @@ def _check_kept(session: Session, keep_every: int) -> None:
 def _train_job(session: Session, job: Job, keep_every: int | None) -> None:
     """Train a job to its last step.
 
-    Source: Tan & Bansal 2020 (Vokenization), section 4.2; eps is that of the published code.
+    Source: Tan & Bansal 2020 (Vokenization), section 4.2; eps is from the published code.
     """
     run = session.run
     config = run.config
@@ -703,7 +712,7 @@ def _keep(run: TrainingRun, part: str, job: Job) -> None:
 def mean_record(
     notes: dict[str, Any], record: Mapping[str, Any], due: bool
 ) -> dict[str, Any] | None:
-    """Add a step's losses to those since the last record; return their means if one is due.
+    """Add a step's losses to the losses since the last record; return their means if one is due.
 
     The notes of the training's state keep them: a resumed run ends with the same records.
     """
@@ -724,7 +733,7 @@ def mean_losses(
 ) -> dict[str, float]:
     """Return the mean losses of a model over batches, in evaluation mode; perplexity is exp(mlm).
 
-    `model(batch)` returns named means, `items(batch, name)` the number of items that one is over.
+    `model(batch)` returns named means, `items(batch, name)` the number of items of a mean.
     """
     was_training = model.training
     model.eval()

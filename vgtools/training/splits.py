@@ -22,7 +22,7 @@ class Splits:
     unsplit: int = 0  # captions without a split, left out as others have one
 
     def digest(self) -> str:
-        """Return the sha256 of what is read."""
+        """Return the sha256 of the captions."""
         return digest({"train": self.train, "valid": self.valid})
 
 
@@ -37,10 +37,10 @@ def read_splits(
     """Return the captions to train and to validate on; in a file without splits all train.
 
     Args:
-        path: of the captions.
-        ids: of the images.
-        split: to train on; None for all.
-        valid_split: to validate on.
+        path: file of the captions.
+        ids: ids of the images.
+        split: split to train on; None for all.
+        valid_split: split to validate on.
 
     Raises:
         DataError: a row is not of this form, its image is not one of these, or no row is of
@@ -82,6 +82,7 @@ def hold_out(splits: Splits, number: int, path: str) -> Splits:
     Raises:
         DataError: fewer than 2 images are left to train on, or images are in both parts.
     """
+    # The hash of an image's row orders them: the choice depends on no seed and on no caption.
     images = sorted(
         {image for image, _ in splits.train},
         key=lambda image: hashlib.sha256(str(image).encode()).digest(),

@@ -2,7 +2,7 @@
 
 A step is a number of items (blocks of tokens, captions, sentences), cut into batches where memory
 or several processes require it. Which items a step has is a pure function of (seed, epoch), so that
-a resumed run sees what the unbroken one saw.
+a resumed run sees the same items as an unbroken run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vgtools.io.errors import DataError
 from vgtools.training import processes
 from vgtools.training.loop import Batches, TrainConfig
 
-# First seeds of the generators that order an epoch; callers have others for what else is random.
+# First seeds of the generators that order an epoch; callers have others for other purposes.
 _ORDER = 0
 _ORDER_BY_LENGTH = 7
 _WHOLE = 10**8  # most items whose order is one permutation, 800 MB
@@ -32,8 +32,8 @@ class Plan(NamedTuple):
 
     per_epoch: int  # steps per epoch
     accumulate: int  # batches per step and process
-    steps: int  # of the schedule
-    epochs: int  # that are begun
+    steps: int  # steps of the schedule
+    epochs: int  # epochs that are started
     stop: int  # steps that are taken; fewer than `steps` where the schedule is ended early
 
 
@@ -55,9 +55,9 @@ def plan(
         batch_size: most items per step.
         micro_batch: most items in memory at a time (one more in a rare case: a step is never cut
             finer than its items).
-        epochs: to train, unless `steps` is given.
-        steps: of all epochs together; the last epoch may end early.
-        processes: that share a step.
+        epochs: epochs to train, unless `steps` is given.
+        steps: steps of all epochs together; the last epoch may end early.
+        processes: number of processes that share a step.
         stop_epoch: the last epoch to train, in a schedule of them all.
 
     Raises:
@@ -134,15 +134,16 @@ def epoch_steps(
 ) -> Iterator[Array]:
     """Yield the numbers of the items of each step of an epoch, from a step on.
 
-    The order is drawn over all items; of more than `_WHOLE`, whose order would take gigabytes,
-    neighbours go together as shards, in drawn order, and the items of a few shards are drawn alike.
+    The order is drawn over all items. The order of more than `_WHOLE` would take gigabytes: there,
+    neighbours go together as shards, in drawn order, and the items of a few shards are drawn
+    together.
 
     Args:
-        items: per epoch.
-        seed: of their order.
+        items: number per epoch.
+        seed: seed of their order.
         per_epoch: steps of the epoch; their sizes differ by at most one item.
-        epoch: of the order.
-        first: step to begin with.
+        epoch: epoch whose order is drawn.
+        first: step to start with.
     """
     size, larger = divmod(items, per_epoch)
     done = first * size + min(first, larger)
@@ -161,7 +162,7 @@ def epoch_steps(
 
 
 def _windows(items: int, seed: int, epoch: int) -> Iterator[tuple[int, Callable[[], Array]]]:
-    """Yield the items that are ordered together: how many, and what draws their order."""
+    """Yield the items that are ordered together: their number, and a function that orders them."""
     rng = np.random.default_rng([_ORDER, seed, epoch])
     if items <= _WHOLE:
         yield items, lambda: rng.permutation(items)
@@ -173,6 +174,7 @@ def _windows(items: int, seed: int, epoch: int) -> Iterator[tuple[int, Callable[
 
         def draw(number: int = number, starts: Array = starts, ends: Array = ends) -> Array:
             parts = [np.arange(a, b) for a, b in zip(starts, ends, strict=True)]
+            # A generator per window, so that a resumed run can skip windows without drawing them.
             alike = np.random.default_rng([_ORDER, seed, epoch, number])
             return alike.permutation(np.concatenate(parts))
 
@@ -195,13 +197,13 @@ def step_batches(
     share it.
 
     Args:
-        items: per epoch.
-        seed: of their order.
+        items: number per epoch.
+        seed: seed of their order.
         plan: how they are cut into steps.
         build: `build(numbers, epoch, parts)` returns the batches of items with these (sorted)
             numbers.
-        counts: what the losses of a batch are divided by. Field of a batch, a named tuple -> how
-            many of the items that it counts a batch has; `build` knows those of its own part.
+        counts: divisors of a batch's losses. Field of a batch, a named tuple -> how many of the
+            items that it counts a batch has; `build` knows the items of its own part.
     """
     rank = processes.rank()
     world = processes.world()
@@ -223,6 +225,8 @@ def step_batches(
 
 def _of_step(parts: Sequence[Any], counts: Counts, plan: Plan) -> list[Any]:
     """Return this process's batches with the counts of the whole step, over all processes."""
+    # Each process divides by the share of the whole step, so that the mean over processes is the
+    # mean over items even if one process has fewer of them.
     own = [sum(count(batch) for batch in parts) for count in counts.values()]
     cuts = plan.accumulate * processes.world()
     shares = [max(1.0, whole) / cuts for whole in processes.total(own)]
@@ -235,15 +239,15 @@ def steps_by_length(
 ) -> list[Array]:
     """Return the units of each step of an epoch: neighbours in length share a step.
 
-    A pure function of seed and epoch. All units are shuffled; those of `window` steps are sorted by
-    length and cut; then the steps are shuffled. A batch pads to its own longest unit, so that
-    little is padding. Steps differ by at most one unit in size.
+    A pure function of seed and epoch. All units are shuffled; the units of `window` steps are
+    sorted by length and cut; then the steps are shuffled. A batch pads to its own longest unit, so
+    that little is padding. Steps differ by at most one unit in size.
 
     Args:
         lengths: (U,) tokens per unit.
         batch_size: most units per step.
-        seed: of the order.
-        epoch: of the order.
+        seed: seed of the order.
+        epoch: epoch whose order is drawn.
         window: steps that are sorted together; 1 leaves chance alone.
     """
     rng = np.random.default_rng([_ORDER_BY_LENGTH, seed, epoch])
@@ -264,7 +268,7 @@ def steps_by_tokens(lengths: Array, tokens: int) -> list[Array]:
 
     Args:
         lengths: (U,) tokens per unit.
-        tokens: most of a step; a longer unit is a step by itself.
+        tokens: most tokens of a step; a longer unit is a step by itself.
     """
     order = np.argsort(lengths, kind="stable")
     ends = np.cumsum(lengths[order])
@@ -282,7 +286,7 @@ def in_drawn_order(steps: Sequence[Array], seed: int, epoch: int) -> list[Array]
 
 
 def prefetch(items: Iterable[Any]) -> Iterator[Any]:
-    """Yield what an iterable yields, made by a thread while the caller uses the item before."""
+    """Yield the items of an iterable, made by a thread while the caller uses the one before."""
     source = iter(items)
     end = object()
     with ThreadPoolExecutor(1) as thread:
