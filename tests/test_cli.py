@@ -130,19 +130,6 @@ def test_data_for_a_closed_or_full_stream_is_not_lost_without_a_word(args: list[
         assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("megabytes", [60, 100])
-def test_a_limit_in_which_numpy_does_not_start_is_one_line(megabytes: int, tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_text("a b\n")
-    words = " ".join(vg_command("stats", tmp_path / "x.txt"))
-    done = subprocess.run(
-        ["bash", "-c", f"ulimit -v {megabytes << 10}; {words}"], capture_output=True, text=True
-    )
-    assert done.returncode == Exit.CANNOT_CONTINUE, done.stderr
-    assert done.stdout == ""
-    expected = f"vg: out of memory: numpy does not start in {megabytes} MiB of address space"
-    assert done.stderr == f"{expected}; raise the limit (ulimit -v)\n"
-
-
 def test_warnings_of_libraries_are_for_developers(tmp_path: Path) -> None:
     code = (
         "import sys, warnings\nfrom vgtools import cli\n"

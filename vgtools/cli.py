@@ -106,7 +106,7 @@ def main(argv: list[str] | None = None) -> None:
     if not sys.warnoptions:  # warnings of libraries are for developers; -W shows them
         warnings.simplefilter("ignore")
     try:
-        code: Any = _memory_shortage() or run(sys.argv[1:] if argv is None else argv)
+        code: Any = run(sys.argv[1:] if argv is None else argv)
     except SystemExit as stop:
         if isinstance(stop.code, str):
             raise
@@ -121,25 +121,6 @@ def _end(code: int) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):  # an error was already reported by `run`
             stream.flush()
     os._exit(code)
-
-
-def _memory_shortage() -> int:
-    """Return the exit code of a lack of memory that would end the process without a word, or 0.
-
-    Where the address space is limited (`ulimit -v`), OpenBLAS ends the process itself if numpy
-    cannot start; a copy of the process tries it first.
-    """
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY or "numpy" in sys.modules:
-        return 0
-    trial = "import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 2); import numpy"
-    trial += "; a = numpy.ones((300, 300)); a @ a"
-    if os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", trial]) == 0:
-        return 0
-    why = f"out of memory: numpy does not start in {limit >> 20:,} MiB of address space"
-    return _say(f"{why}; raise the limit (ulimit -v)", Exit.CANNOT_CONTINUE)
 
 
 def run(argv: list[str]) -> int:

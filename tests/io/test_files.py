@@ -151,12 +151,6 @@ def test_a_pipe_or_device_is_written_to_not_replaced(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_name_with_a_nul_is_refused() -> None:
-    with pytest.raises(DataError, match="has a NUL in its name") as caught:
-        final_path("a\0b.jsonl", [])
-    assert caught.value.code == Exit.USAGE
-
-
 def test_rows_are_compared_with_the_manifest_beside_them(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(b'{"a": 1}\n{"a": 2}\n')

@@ -152,7 +152,7 @@ def write(
         name: of the command, for the progress.
         unit: what its steps count.
         inputs: all files that are read, for the manifest of a single file.
-        default_size: bytes per shard of a new folder, where the target says none.
+        default_size: bytes per shard of a new folder, where the target has none.
         cut: says what an input can be cut by.
         total: items that there are, if known.
         say: prints a message.

@@ -443,7 +443,6 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
         DataError: it is a file, or cannot be created.
     """
     refuse_if(not output, "--output", "is empty; give a folder")
-    refuse_if("\0" in output, "--output", "has a NUL in its name; give a folder")
     place = Path(os.path.realpath(output))
     for source in (name for name in sources if restart and name and os.path.exists(name)):
         inside = place in (found := Path(os.path.realpath(source)), *found.parents)

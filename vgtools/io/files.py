@@ -250,8 +250,6 @@ def final_path(path: str, inputs: Sequence[str]) -> Path:
     """
     if not path:
         raise DataError("the name is empty; give a file name", code=Exit.USAGE)
-    if "\0" in path:
-        raise DataError("has a NUL in its name; give a file name", path, code=Exit.USAGE)
     if is_url(path):
         why = "one file cannot grow at a URL; a / after the name makes it a folder of shards"
         raise DataError(why, path, code=Exit.CANNOT_CREATE)
