@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vgtools.images.decoding import DECODER, MAX_PIXELS
 from vgtools.images.sources import ImageError
 from vgtools.io.arrays import Array
-from vgtools.io.errors import DataError, Exit, is_out_of_memory
+from vgtools.io.errors import DataError, make_room
 from vgtools.io.files import dumps
 
 
@@ -147,14 +147,9 @@ class Featurizer:
                 with torch.inference_mode():
                     parts.append(self._rows(chunk)[:count])
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                if size == 1:
-                    why = "out of memory with one image per step; use another --device or backbone"
-                    raise DataError(why, code=Exit.CANNOT_CONTINUE) from None
+                one = "one image per step; use another --device or backbone"
+                make_room(error, one if size == 1 else "")
                 self.size = min(self.size, size // 2)
-                if self.device.type == "cuda":
-                    torch.cuda.empty_cache()
                 continue
             start += count
         return np.concatenate(parts) if parts else np.empty((0, *self.row_shape), self.dtype)

@@ -23,6 +23,13 @@ def padded(rows: Sequence[Any], fill: Any, dtype: Any, *width: int) -> Array:
     return array
 
 
+def ranges(starts: Array, counts: Array) -> Array:
+    """Return starts[i], starts[i] + 1, …, counts[i] of them, of all i, one after the other."""
+    first = np.cumsum(counts) - counts
+    numbers: Array = np.arange(int(counts.sum())) + np.repeat(starts - first, counts)
+    return numbers
+
+
 class _Stacked:
     """Arrays of one row shape, one after the other, read by rows without being joined.
 

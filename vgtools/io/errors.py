@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -87,6 +88,26 @@ def is_out_of_memory(error: BaseException) -> bool:
     # The second is that of a thread's stack, the third of a library in C++.
     phrases = ("can't allocate memory", "can't start new thread", "std::bad_alloc", "out of memory")
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)
+
+
+def make_room(error: Exception, alone: str = "") -> None:
+    """Free memory for a batch of half the size, after an error that a lack of it caused.
+
+    Args:
+        error: of the batch.
+        alone: what did not fit by itself, and what helps; "" for a batch that can be halved.
+
+    Raises:
+        Exception: the error itself, if it has another cause.
+        DataError: the batch cannot be halved (70).
+    """
+    if not is_out_of_memory(error):
+        raise error
+    if alone:
+        raise DataError(f"out of memory with {alone}", code=Exit.CANNOT_CONTINUE) from None
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 @contextmanager

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-import torch
-
 from vgtools.io.arrays import Array
-from vgtools.io.errors import DataError, Exit, is_out_of_memory
+from vgtools.io.errors import make_room
 
 Result = TypeVar("Result")
 
@@ -35,14 +33,8 @@ def in_batches(
         try:
             result = work(part)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(part) == 1:
-                why = f"out of memory with {hint(int(part[0]))}"
-                raise DataError(why, code=Exit.CANNOT_CONTINUE) from None
+            make_room(error, hint(int(part[0])) if len(part) == 1 else "")
             size = len(part) // 2
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
             continue
         yield part, result
         done += len(part)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
-from vgtools.io.errors import DataError, Exit, is_out_of_memory
+from vgtools.io.errors import DataError, make_room
 from vgtools.models.encoder import Encoder
 
 # Matrix products get a multiple of this many rows. BLAS libraries use other kernels, with other
@@ -103,17 +103,11 @@ class PackedEncoder:
             try:
                 hidden = self._run(ids, starts, lengths, order[at:end])
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                if end - at == 1:
-                    size = int(lengths[order[at]])
-                    why = f"out of memory with one segment of {size} tokens at a time"
-                    hint = "use a machine with more memory, or --device cpu"
-                    raise DataError(f"{why}; {hint}", code=Exit.CANNOT_CONTINUE) from None
+                one = f"one segment of {lengths[order[at]]} tokens at a time"
+                hint = "use a machine with more memory, or --device cpu"
+                make_room(error, f"{one}; {hint}" if end - at == 1 else "")
                 self.pack = max(self.pack // 2, 1)
                 self.halved = True
-                if self.device.type == "cuda":
-                    torch.cuda.empty_cache()
                 continue
             yield hidden
             at = end

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vgtools.io import trust
-from vgtools.io.arrays import Array
+from vgtools.io.arrays import Array, ranges
 from vgtools.io.artifact import Artifact
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import open_npy, sha256_file
@@ -144,8 +144,7 @@ def ragged(first: Array, last: Array) -> tuple[Array, Array]:
         last: (R,) integers, none below `first`.
     """
     counts = last - first
-    starts = row_starts(counts.tolist())
-    return np.arange(starts[-1]) + np.repeat(first - starts[:-1], counts), starts
+    return ranges(first, counts), row_starts(counts.tolist())
 
 
 def find_words(

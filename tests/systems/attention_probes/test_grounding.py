@@ -384,26 +384,6 @@ def test_a_caption_of_another_photo_asks_about_the_regions_of_this_one(tmp_path:
     assert expected[6:].any()
 
 
-def test_a_lack_of_memory_halves_the_batch() -> None:
-    done = list[tuple[int, int]]()
-
-    def work(low: int, high: int) -> None:
-        if high - low > 3:
-            raise MemoryError
-        done.append((low, high))
-
-    grounding.retry_in_halves(work, 10, 8)
-    assert done == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
-    with pytest.raises(MemoryError):
-        grounding.retry_in_halves(lambda *_: (_ for _ in ()).throw(MemoryError()), 2, 2)
-    with pytest.raises(MemoryError):
-        grounding.retry_in_halves(
-            lambda *_: (_ for _ in ()).throw(RuntimeError("can't allocate memory")), 2, 2
-        )
-    with pytest.raises(RuntimeError, match="shapes"):
-        grounding.retry_in_halves(lambda *_: (_ for _ in ()).throw(RuntimeError("shapes")), 2, 2)
-
-
 # ---------------------------------------------------------------------------------------- bad input
 
 

@@ -28,12 +28,13 @@ from torch import Tensor
 
 from vgtools.images.boxes import box_fault, clip, iou
 from vgtools.images.regions import Regions, RegionSet, backbone_of
-from vgtools.io.arrays import Array, padded
-from vgtools.io.errors import DataError, Tally, is_out_of_memory
+from vgtools.io.arrays import Array, padded, ranges
+from vgtools.io.errors import DataError, Tally
 from vgtools.io.files import read_json
 from vgtools.io.process import Progress
 from vgtools.io.streams import read_jsonl
 from vgtools.models.attention import JointEncoder
+from vgtools.models.memory import in_batches
 from vgtools.models.references import check_same
 from vgtools.systems.attention_probes.controls import (
     OVERLAP,
@@ -248,13 +249,6 @@ def span_array(spans: Iterable[tuple[int, int]]) -> Array:
     return np.array(list(spans), np.int64).reshape(-1, 2)
 
 
-def _ranges(starts: Array, sizes: Array) -> Array:
-    """Return the numbers of all ranges, one after another: `sizes[i]` of them from `starts[i]`."""
-    return np.asarray(
-        np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
-    )
-
-
 def syntactic_queries(
     tokens: Tokens,
     captions: Sequence[Caption],
@@ -291,7 +285,7 @@ def syntactic_queries(
     order = np.argsort(head, kind="stable")
     begin, end = (np.searchsorted(head[order], word, side) for side in ("left", "right"))
     down = np.repeat(np.arange(len(word)), end - begin)
-    child = order[_ranges(begin, end - begin)]
+    child = order[ranges(begin, end - begin)]
     source = np.concatenate([head[word[up]], child])
     target = np.concatenate([phrase[up], phrase[down]])
     label = np.concatenate([relation[word[up]], relation[child]])
@@ -317,7 +311,7 @@ def _entity_words(
     low, high = low + counts[rows], high + counts[rows]
     size = np.maximum(high - low + 1, 0)
     phrase = np.repeat(np.arange(len(rows)), size)
-    word = _ranges(low, size)
+    word = ranges(low, size)
     if words == "any":
         return phrase, word
     above = head[word]
@@ -701,15 +695,15 @@ class GroundingProbe(Probe):
             np.searchsorted(queries.row[by_row], rows, side) for side in ("left", "right")
         )
 
-        def ask(low: int, high: int) -> None:
-            counts = (end - begin)[low:high]
-            part_queries = by_row[_ranges(begin[low:high], counts)]
-            part = rows[low:high].tolist()
+        def ask(places: Array) -> None:
+            counts = (end - begin)[places]
+            part_queries = by_row[ranges(begin[places], counts)]
+            part = rows[places].tolist()
             part_sets = [sets[r] for r in part]
             batch = make_batch(tokens, part, part_sets, self._ends, self.encoder.region_width)
             before = len(self._ends[0])
             given = (
-                np.repeat(np.arange(high - low), counts),
+                np.repeat(np.arange(len(part)), counts),
                 queries.first[part_queries] + before,
                 queries.last[part_queries] + before,
                 np.stack(
@@ -728,8 +722,18 @@ class GroundingProbe(Probe):
             check_finite(found[1])
             top[part_queries], mass[part_queries] = (x.flatten(1).cpu().numpy() for x in found)
 
-        retry_in_halves(ask, len(rows), self.batch_size)
+        ask_in_batches(ask, np.arange(len(rows)), self.batch_size)
         return top, mass
+
+
+def ask_in_batches(ask: Callable[[Array], None], order: Array, size: int) -> None:
+    """Ask the texts of an order, at most `size` at a time and fewer once memory ran out.
+
+    Raises:
+        DataError: memory ran out with a single text (70).
+    """
+    for _ in in_batches(order, size, ask, lambda _: "one text; use a machine with more memory"):
+        pass
 
 
 def windows(items: Iterator[_T], size: int, progress: Progress | None) -> Iterator[list[_T]]:
@@ -749,26 +753,6 @@ def check_finite(weights: Tensor) -> None:
     if not torch.isfinite(weights).all():
         why = "the model's attention is NaN: its weights are damaged"
         raise DataError(f"{why}, or --dtype float16 is too narrow for it; use --dtype float32")
-
-
-def retry_in_halves(work: Callable[[int, int], None], total: int, size: int) -> None:
-    """Do `work(low, high)` on runs of at most `size` of `total` items.
-
-    Where memory runs out, `size` is halved and the run is tried again.
-    """
-    low = 0
-    while low < total:
-        high = min(low + size, total)
-        try:
-            work(low, high)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if high - low == 1:
-                raise MemoryError from None
-            size = (high - low + 1) // 2
-            continue
-        low = high
 
 
 def word_attention(

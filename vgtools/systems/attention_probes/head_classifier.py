@@ -29,9 +29,9 @@ from vgtools.io.arrays import Array
 from vgtools.models.attention import JointEncoder
 from vgtools.systems.attention_probes.grounding import (
     Probe,
+    ask_in_batches,
     check_finite,
     make_batch,
-    retry_in_halves,
     windows,
 )
 from vgtools.systems.attention_probes.scores import (
@@ -246,16 +246,17 @@ class ClassifierProbe(Probe):
         """Return the attention of words to words by all heads: (B, K, W, W)."""
         attention = torch.zeros(len(rows), self._heads, words.shape[1], words.shape[1])
 
-        def ask(low: int, high: int) -> None:
-            batch = make_batch(tokens, rows[low:high], [], self._ends, self.encoder.region_width)
-            inside = torch.from_numpy(words[low:high, :, : batch.ids.shape[1]])
+        def ask(part: Array) -> None:
+            texts = [rows[place] for place in part]
+            batch = make_batch(tokens, texts, [], self._ends, self.encoder.region_width)
+            inside = torch.from_numpy(words[part, :, : batch.ids.shape[1]])
             with torch.inference_mode():
                 for number, layer in enumerate(self.encoder.attentions(*batch)):
                     heads = slice(number * self.encoder.heads, (number + 1) * self.encoder.heads)
                     weights = between_words(layer.float(), inside.to(layer.device))
-                    attention[low:high, heads] = weights.cpu()
+                    attention[torch.from_numpy(part), heads] = weights.cpu()
 
-        retry_in_halves(ask, len(rows), self.batch_size)
+        ask_in_batches(ask, np.arange(len(rows)), self.batch_size)
         check_finite(attention)
         return attention
 

@@ -29,10 +29,10 @@ from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl, read_texts
 from vgtools.systems.attention_probes.grounding import (
     Probe,
+    ask_in_batches,
     check_finite,
     covering,
     make_batch,
-    retry_in_halves,
     span_array,
     windows,
 )
@@ -344,14 +344,12 @@ class TextProbe(Probe):
             missing = max(0, self.distances - self._compared) if side == "report" else 0
             compared = np.isin(np.arange(len(texts)), side_rows[:missing])
             order = side_rows[np.argsort(size[side_rows], kind="stable")]
-            ask = partial(self._batch, side, window, order, compared)
-            retry_in_halves(ask, len(order), self.batch_size)
+            ask = partial(self._batch, side, window, compared)
+            ask_in_batches(ask, order, self.batch_size)
 
-    def _batch(
-        self, side: str, window: _Window, order: Array, compared: Array, low: int, high: int
-    ) -> None:
-        """Count the texts `order[low:high]`; heads are compared over those in `compared`."""
-        rows = order[low:high].tolist()
+    def _batch(self, side: str, window: _Window, compared: Array, part: Array) -> None:
+        """Count some texts; heads are compared over those in `compared`."""
+        rows = part.tolist()
         compared = compared[rows]
         batch = make_batch(window.tokens, rows, [], self._ends, self.encoder.region_width)
         length = batch.ids.shape[1]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vgtools.io.arrays import Array
+from vgtools.io.arrays import Array, ranges
 from vgtools.io.errors import DataError
 from vgtools.io.features import Features
 from vgtools.io.process import Progress
@@ -81,7 +81,7 @@ def tokenize_captions(
         numbered, number = np.unique(stems.astype(str), return_inverse=True)
         keys[content] = number[inverse.reshape(-1)]
     kept = np.minimum(lengths, longest)
-    places = _ranges(tokens.starts[:-1], kept)
+    places = ranges(tokens.starts[:-1], kept)
     some = kept > 0
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept[some])])
     image = np.asarray(images, np.int64)[some]
@@ -106,14 +106,6 @@ def _holds(images: Array, keys: Array, starts: Array) -> Holds:
     pairs, counts = np.unique(once[:, :2], axis=0, return_counts=True)
     top = int(images.max(initial=-1)) + 1
     return Holds(np.searchsorted(pairs[:, 0], np.arange(top + 1)), pairs[:, 1], counts)
-
-
-def _ranges(starts: Array, lengths: Array) -> Array:
-    """Return start, start + 1, … (length of them) of each pair, concatenated."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    ranges: Array = np.arange(total) + np.repeat(starts - ends + lengths, lengths)
-    return ranges
 
 
 class States(NamedTuple):
@@ -165,7 +157,7 @@ class HiddenStates:
         """Return the states of sentences, in the order given, on the CPU."""
         if self._kept is None:
             return self._compute(sentences)
-        places = _ranges(self._tokens.starts[sentences], self._lengths[sentences])
+        places = ranges(self._tokens.starts[sentences], self._lengths[sentences])
         rows = torch.from_numpy(sentences)
         hidden = self._kept.hidden[torch.from_numpy(places)]
         return States(hidden, self._kept.means[rows], self._kept.first[rows])
@@ -177,7 +169,7 @@ class HiddenStates:
         for pack in self._encoder(self._tokens.ids, self._tokens.starts[sentences], lengths):
             hidden = pack.tokens.float().cpu()
             sizes = lengths[pack.segments]
-            places = torch.from_numpy(_ranges(begin[pack.segments], sizes))
+            places = torch.from_numpy(ranges(begin[pack.segments], sizes))
             states.hidden[places] = hidden.half()
             rows = torch.from_numpy(pack.segments)
             states.means[rows] = sentence_means(hidden, torch.from_numpy(sizes)).half()
@@ -229,7 +221,7 @@ def collate(
     """
     taken = states.take(sentences)
     lengths = np.diff(captions.tokens.starts)[sentences]
-    places = _ranges(captions.tokens.starts[sentences], lengths)
+    places = ranges(captions.tokens.starts[sentences], lengths)
     draw = rng.random(len(places))
     if config.level == "sentence":
         hidden = taken.first
@@ -289,7 +281,7 @@ def _holders(holds: Holds, images: Array, keys: Array) -> Array:
     """Return (K, C) shares of the images in each key, by how many of their captions hold it."""
     begin = holds.first[images]
     counts = holds.first[images + 1] - begin
-    places = _ranges(begin, counts)
+    places = ranges(begin, counts)
     column = np.repeat(np.arange(len(images)), counts)
     row = np.searchsorted(keys, holds.keys[places])
     known = row < len(keys)
