@@ -16,10 +16,9 @@ from vgtools.io.errors import plain
 from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
 from vgtools.io.output import write_files
-from vgtools.io.own import open_stream
 from vgtools.reports.drawing import SOFT, Figure
 from vgtools.reports.figures import of_kind
-from vgtools.reports.tables import Table, markdown, print_table
+from vgtools.reports.tables import Table, markdown
 from vgtools.systems.xdbert.maps import MEASURES, SHARES, CrossProbe, Example
 
 Record = Mapping[str, Any]
@@ -54,18 +53,6 @@ def _cell(record: Record, name: str) -> str:
     digits = 4 if name in ("entropy", "diversity") else 3
     value, *ends = (f"{record[name + end]:.{digits}f}" for end in ("", "_low", "_high"))
     return f"{value} ({' to '.join(ends)})"
-
-
-def print_records(records: Sequence[Record]) -> None:
-    """Print a table on a terminal, records into a pipe."""
-    import sys
-
-    if sys.stdout is not None and sys.stdout.isatty():
-        print_table(table(records))
-        return
-    stream = open_stream("-")
-    stream.writelines(map(dumps, records))
-    stream.flush()
 
 
 def map_figure(example: Example, layer: int) -> Figure:

@@ -6,7 +6,6 @@ Source: Li et al. 2020 (What Does BERT with Vision Look At?), figures 1 and 5, t
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from vgtools.io.errors import plain
 from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
 from vgtools.io.output import write_files
-from vgtools.io.own import open_stream
 from vgtools.reports.drawing import COLOURS, DARK_STYLE
 from vgtools.reports.figures import (
     FIGURES,
@@ -411,13 +409,3 @@ def save_findings(
     source = credit(images) if images else ""
     files = report_files(records, shown, config["encoder"], source)
     write_files(folder, files, "attention-probe", config, inputs)
-
-
-def print_records(records: Sequence[Record]) -> None:
-    """Print tables to a terminal, records into a pipe."""
-    if sys.stdout is not None and sys.stdout.isatty():
-        print(plain(tables(records)))
-        return
-    stream = open_stream("-")
-    stream.writelines(map(dumps, records))
-    stream.flush()

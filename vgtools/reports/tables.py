@@ -64,6 +64,8 @@ def print_table(table: Table) -> None:
     for row in table.rows:
         grid.add_row(*(Text(plain(cell)) for cell in row))
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    if table.title:
+        console.print(Text(plain(table.title), style="bold"))
     console.print(grid)
     for remark in table.remarks:
         console.print(Text(remark, style="dim"))

@@ -53,6 +53,7 @@ def cross(
     help_at_terminal(context, texts)
     from vgtools.models.references import pick_device
     from vgtools.reports import cross_maps
+    from vgtools.reports.tables import show
     from vgtools.systems.xdbert.maps import CrossProbe, read_sequences
     from vgtools.systems.xdbert.model import open_xdbert
 
@@ -68,4 +69,4 @@ def cross(
     if folder is not None:
         config = {"encoder": encoder, "samples": samples, "seed": seed, "limit": limit}
         cross_maps.save(folder, records, probe, config, inputs)
-    cross_maps.print_records(records)
+    show(records, [cross_maps.table(records)], as_markdown=False)

@@ -118,6 +118,7 @@ def report(
         DataError: nothing was found, or what ended the probe early, after all is printed.
     """
     from vgtools.reports import probes
+    from vgtools.reports.tables import show
     from vgtools.systems.visualbert.reported import heads
 
     if not found.count:
@@ -132,7 +133,7 @@ def report(
             probes.save_findings(folder, found, records, config, inputs, images, say(runtime))
         except DataError as error:  # of a full disk: the results still go to stdout
             fault = error
-    probes.print_records(records)
+    show(records, probes.results(records), as_markdown=False)
     if +found.skipped:
         say(runtime)(_left_out(found.skipped))
     if folder is not None and fault is None:
