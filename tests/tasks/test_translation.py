@@ -94,13 +94,18 @@ def test_steps_are_cut_once_and_drawn_each_epoch() -> None:
     assert all(inputs.lengths[step].sum() <= 30 for step in first)
 
 
+def learner_of(bpe: str) -> translation.TranslationLearner:
+    settings = SETTINGS | {"shape": "transformer-small"}
+    return translation.TranslationLearner(TASK, bpe, settings, torch.device("cpu"), offline=True)
+
+
 def test_a_model_begins_from_a_shape_by_its_seed_or_from_another(tmp_path: Path) -> None:
     bpe = str(save_tokenizer(tmp_path / "bpe"))
     start = Start(bpe, "transformer-small", offline=True)
     tables = [start.open(seed).model.model.shared.weight for seed in (1, 1, 2)]
     assert torch.equal(tables[0], tables[1])
     assert not torch.equal(tables[0], tables[2])
-    learner = translation.learner(TASK, start, SETTINGS, torch.device("cpu"))
+    learner = learner_of(bpe)
     tuner, encoder = learner.new(1)
     learner.save(tuner, encoder, tmp_path / "model")
     again = Start(str(tmp_path / "model")).open(2)
@@ -111,14 +116,12 @@ def test_a_model_begins_from_a_shape_by_its_seed_or_from_another(tmp_path: Path)
 def test_a_test_file_may_lack_translations(tmp_path: Path) -> None:
     save_pairs(tmp_path, 3, 2)
     (tmp_path / "test.jsonl").write_text('{"text": "dog"}\n{"text": "cat", "target": "Katze"}\n')
-    start = Start(str(save_tokenizer(tmp_path / "bpe")), "transformer-small", offline=True)
-    learner = translation.learner(TASK, start, SETTINGS, torch.device("cpu"))
+    learner = learner_of(str(save_tokenizer(tmp_path / "bpe")))
     tuner, encoder = learner.new(0)
     split = read_split(TASK, "test", str(tmp_path / "test.jsonl"), tuner, encoder, SETTINGS)
     rows = learner.predict(tuner, split)
     assert [sorted(row) for row in rows] == [["id", "prediction"], ["id", "label", "prediction"]]
     dev = learner.read("dev", str(tmp_path / "dev.jsonl"), tuner, encoder)
     assert dev.inputs.lengths.max() < 40
-    kept = learner.predict_kept
-    assert kept is not None
-    assert [row["label"] for row in kept(tuner, dev)] == [b for _, b in pairs(2, 1)]
+    assert learner.searches
+    assert [row["label"] for row in learner.predict_kept(tuner, dev)] == [b for _, b in pairs(2, 1)]

@@ -13,10 +13,10 @@ import copy
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -345,78 +345,68 @@ def linear_head(width: int, task: Task) -> nn.Linear:
     return head
 
 
-def predicted_rows(
-    task: Task,
-    tuner: Any,
-    split: Split,
-    settings: Mapping[str, Any],
-    device: torch.device,
-    build: Callable[[Array], Any] | None = None,
-) -> list[dict[str, Any]]:
-    """Return a row of predictions per example of a split.
+@dataclass
+class Learner:
+    """Learner of tasks of texts: a transformers model; the learners of systems are subclasses.
 
     Args:
-        task: of the split.
-        tuner: a network that learns it.
-        split: its inputs may hold images beside the text.
-        settings: `batch_size` of the training, of which 4 are predicted at a time, and
-            `null_threshold`.
-        device: of the network.
-        build: the batch of some units; None for text alone.
+        task: the task to learn.
+        ref: reference of the encoder, or of the run, to start from.
+        settings: settings of the fine-tuning.
+        device: where it learns.
+        offline: never connect.
     """
-    inputs = split.inputs.text if isinstance(split.inputs, InputsWithImages) else split.inputs
-    outputs = predict(tuner, inputs, 4 * settings["batch_size"], device, build)
-    return predictions(task, split.examples, inputs, outputs, settings["null_threshold"])
 
+    task: Task
+    ref: str
+    settings: Mapping[str, Any]
+    device: torch.device
+    offline: bool = field(default=False, kw_only=True)
 
-class Learner(NamedTuple):
-    """What learns a task; a system with pictures hands over its own."""
+    # Whether `predict_kept` differs from `predict`.
+    searches: ClassVar[bool] = False
 
-    # seed -> a network under the head of the task, and the encoder in it
-    new: Callable[[int], tuple[Any, Encoder]]
-    # (split, file, network, encoder) -> its examples
-    read: Callable[[str, str, Any, Encoder], Split]
-    # (network, inputs, units, part, parts) -> part of the batch of a step
-    collate: Callable[[Any, Any, Array, int, int], Any]
-    # (network, split) -> a row of predictions per example
-    predict: Callable[[Any, Split], list[dict[str, Any]]]
-    # writes a network, as transformers opens it, to a folder
-    save: Callable[[Any, Encoder, Path], None]
-    # (inputs, settings, seed, epoch) -> units of each step; equally many steps in each epoch
-    cut: Callable[[Any, Mapping[str, Any], int, int], Sequence[Array]] = cut_by_length
-    # as `predict`, of the epoch that is kept, where its predictions are others than each epoch's
-    predict_kept: Callable[[Any, Split], list[dict[str, Any]]] | None = None
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of matrix products."""
+        return pick_dtype(self.settings["dtype"])
 
+    def new(self, seed: int) -> tuple[Any, Encoder]:
+        """Return a network under the head of the task, drawn by the seed, and the encoder in it."""
+        return new_tuner(self.task, self.ref, seed, dtype=self.dtype, offline=self.offline)
 
-def text_learner(
-    task: Task,
-    ref: str,
-    settings: Mapping[str, Any],
-    device: torch.device,
-    *,
-    offline: bool = False,
-) -> Learner:
-    """Return what learns a task of texts: a transformers model."""
+    def read(self, name: str, path: str, tuner: Any, encoder: Encoder) -> Split:
+        """Return the examples of a split's file.
 
-    dtype = pick_dtype(settings["dtype"])
+        Raises:
+            DataError: as `read_split`.
+        """
+        return read_split(self.task, name, path, tuner, encoder, self.settings)
 
-    def ask(tuner: FineTuner, split: Split) -> list[dict[str, Any]]:
-        return predicted_rows(task, tuner, split, settings, device)
+    def collate(self, tuner: Any, inputs: Any, units: Array, part: int = 0, parts: int = 1) -> Any:
+        """Return a part of the batch of a step."""
+        return collate(inputs, units, tuner.pad, tuner.segments, self.device, part, parts)
 
-    def save(tuner: FineTuner, encoder: Encoder, folder: Path) -> None:
+    def predict(self, tuner: Any, split: Split) -> list[dict[str, Any]]:
+        """Return a row of predictions per example of a split, 4 batches at a time."""
+        given = split.inputs
+        text = given.text if isinstance(given, InputsWithImages) else given
+        size = 4 * self.settings["batch_size"]
+        outputs = predict(tuner, text, size, self.device, partial(self.collate, tuner, given))
+        threshold = self.settings["null_threshold"]
+        return predictions(self.task, split.examples, text, outputs, threshold)
+
+    def predict_kept(self, tuner: Any, split: Split) -> list[dict[str, Any]]:
+        """Return the predictions of the epoch that is kept."""
+        return self.predict(tuner, split)
+
+    def save(self, tuner: Any, encoder: Encoder, folder: Path) -> None:
+        """Write a network to a folder, as transformers opens it."""
         save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
 
-    return Learner(
-        new=lambda seed: new_tuner(task, ref, seed, dtype=dtype, offline=offline),
-        read=lambda name, path, tuner, encoder: read_split(
-            task, name, path, tuner, encoder, settings
-        ),
-        collate=lambda tuner, inputs, units, part, parts: collate(
-            inputs, units, tuner.pad, tuner.segments, device, part, parts
-        ),
-        predict=ask,
-        save=save,
-    )
+    def cut(self, inputs: Any, seed: int, epoch: int) -> Sequence[Array]:
+        """Return the units of each step of an epoch; all epochs have equally many steps."""
+        return cut_by_length(inputs, self.settings, seed, epoch)
 
 
 @dataclass
@@ -449,7 +439,7 @@ class FineTuning:
             "fingerprint": encoder.fingerprint,
             "tokenizer": tokenizer_fingerprint(encoder.tokenizer),
         }
-        first = self.learner.cut(self.splits["train"].inputs, settings, 0, 0)
+        first = self.learner.cut(self.splits["train"].inputs, 0, 0)
         self.plan = plan_steps(first, settings)
         self._made = {settings["seeds"][0]: (tuner, encoder)}
         self._asked = list[dict[str, Any]]()  # predictions of the last epoch
@@ -609,7 +599,7 @@ class FineTuning:
 
         for record in session.fit(
             tuner,
-            make_batches(partial(self.learner.cut, inputs, settings, seed), build, plan.steps),
+            make_batches(partial(self.learner.cut, inputs, seed), build, plan.steps),
             train_config(optimizer, plan, betas=hyper.betas, eps=hyper.eps),
             weights={LOSS: 1.0},
             halve=halves,
@@ -663,9 +653,8 @@ class FineTuning:
         for name, split in self.splits.items():
             if name == "train":
                 continue
-            ask = self.learner.predict_kept
-            kept = self._kept if name == "dev" and ask is None else []
-            rows = kept or (ask or self.learner.predict)(tuner, split)
+            kept = self._kept if name == "dev" and not self.learner.searches else []
+            rows = kept or self.learner.predict_kept(tuner, split)
             scores |= self._score(name, rows)
             file = "predictions.jsonl" if name == "dev" else f"predictions.{name}.jsonl"
             atomic_write(folder / file, b"".join(map(dumps, rows)))

@@ -5,12 +5,10 @@ Axes: B pairs of a batch, T source tokens, S target tokens, V entries of the voc
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
-from vgtools.models.encoder import Encoder, as_encoder, load_seq2seq, save_pretrained
+from vgtools.models.encoder import Encoder, as_encoder, load_seq2seq
 from vgtools.models.memory import in_batches
 from vgtools.models.precision import autocast
-from vgtools.models.references import fingerprint, load_tokenizer, pick_dtype
+from vgtools.models.references import load_tokenizer
 from vgtools.models.seq2seq import GREEDY, Decoding, new_seq2seq, shift_right, translate
 from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.examples import Example
@@ -32,7 +30,6 @@ from vgtools.tasks.finetune import (
     Learner,
     Split,
     collate,
-    read_split,
 )
 from vgtools.tasks.kinds.translate import IGNORED, PairInputs, signature
 from vgtools.tasks.table import Task
@@ -167,37 +164,43 @@ def predict(
     return predictions(task, examples, inputs, list(outputs))
 
 
-def learner(task: Task, start: Start, settings: Mapping[str, Any], device: torch.device) -> Learner:
-    """Return a learner of translation, which decodes greedily each epoch and with beams at the end.
+class TranslationLearner(Learner):
+    """Learner of translation, which decodes greedily each epoch and with beams at the end.
+
+    With a `shape` in the settings the reference to start from names a tokenizer.
 
     Source: Zhang et al. 2019, section 4.2.
     """
-    dtype = pick_dtype(settings["dtype"])
 
-    def new(seed: int) -> tuple[Translator, Encoder]:
-        encoder = start.open(seed)
-        return Translator(encoder, task.kind, dtype), encoder
+    searches = True
 
-    def batch(tuner: Translator, inputs: Any, units: Array, part: int = 0, parts: int = 1) -> Batch:
-        return collate(inputs, units, tuner.pad, False, device, part, parts)
+    @property
+    def start(self) -> Start:
+        """What the model begins as."""
+        return Start(self.ref, self.settings.get("shape"), self.offline)
 
-    def ask(how: Decoding, tuner: Translator, split: Split) -> list[dict[str, Any]]:
-        build = partial(batch, tuner, split.inputs)
-        return predict(task, tuner, split.examples, split.inputs, how, build)
+    def new(self, seed: int) -> tuple[Translator, Encoder]:
+        """Return the model and its tokenizer."""
+        encoder = self.start.open(seed)
+        return Translator(encoder, self.task.kind, self.dtype), encoder
 
-    return Learner(
-        new=new,
-        read=lambda name, path, tuner, encoder: read_split(
-            task, name, path, tuner, encoder, settings
-        ),
-        collate=batch,
-        predict=partial(ask, GREEDY),
-        save=save,
-        cut=cut_by_tokens,
-        predict_kept=partial(ask, Decoding()),
-    )
+    def collate(self, tuner: Any, inputs: Any, units: Array, part: int = 0, parts: int = 1) -> Any:
+        """Return a part of the batch of a step; the texts of a pair are not numbered."""
+        return collate(inputs, units, tuner.pad, False, self.device, part, parts)
 
+    def translate(self, tuner: Any, split: Split, how: Decoding) -> list[dict[str, Any]]:
+        """Return a row of predictions per pair."""
+        build = partial(self.collate, tuner, split.inputs)
+        return predict(self.task, tuner, split.examples, split.inputs, how, build)
 
-def save(tuner: Translator, encoder: Encoder, folder: Path) -> None:
-    """Write a translation model as transformers opens it."""
-    save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
+    def predict(self, tuner: Any, split: Split) -> list[dict[str, Any]]:
+        """Return greedy translations."""
+        return self.translate(tuner, split, GREEDY)
+
+    def predict_kept(self, tuner: Any, split: Split) -> list[dict[str, Any]]:
+        """Return translations by beams."""
+        return self.translate(tuner, split, Decoding())
+
+    def cut(self, inputs: Any, seed: int, epoch: int) -> Sequence[Array]:
+        """Return the units of each step of an epoch."""
+        return cut_by_tokens(inputs, self.settings, seed, epoch)

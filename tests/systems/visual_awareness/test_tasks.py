@@ -149,7 +149,7 @@ def test_the_model_opens_as_a_plain_network_and_again_with_its_fusion(
     tuner.net.load_state_dict(plain.state_dict())
     settings = {"dtype": "float32", "batch_size": 8, "null_threshold": 0.0, "max_length": 20}
     settings |= {"stride": None, "limit": None}
-    learner = v.learner(task, str(model), settings, torch.device("cpu"), images, v.Fusing())
+    learner = v.FusedLearner(task, str(model), settings, torch.device("cpu"), images, v.Fusing())
     split = learner.read("dev", str(world / "sst-2" / "dev.tsv"), tuner, encoder)
     said = (tmp_path / "va" / "seed-9595" / "predictions.jsonl").read_text().splitlines()
     for ours, row in zip(learner.predict(tuner, split), map(json.loads, said), strict=True):
@@ -231,7 +231,7 @@ def test_a_batch_has_the_images_of_its_texts(world: Path) -> None:
     path = str(world / "sst-2" / "train.tsv")
     settings = {"dtype": "float32", "batch_size": 8, "max_length": 20, "stride": None}
     settings |= {"limit": None}
-    learner = v.learner(
+    learner = v.FusedLearner(
         find_task("sst-2"),
         str(world / "encoder"),
         settings,

@@ -52,19 +52,19 @@ def learner_of(
         return _with_regions(work, pictures, pictures.regions, device, runtime)
     if work.settings.get("full"):
         from vgtools.systems.xdbert.model import is_xdbert
-        from vgtools.systems.xdbert.tasks import full_learner
+        from vgtools.systems.xdbert.tasks import FullLearner
 
         why = f"{work.ref} is not a run of vg pretrain xdbert, nor a seed-N/model of --full"
         refuse_if(not is_xdbert(work.ref), "--full", why)
         given = shown.retrieved or shown.index or shown.feats
         refuse_if(given, "--full", "learns without images; leave out what finds them")
-        return full_learner(*work.common(device), offline=runtime.offline), {}
+        return FullLearner(*work.common(device), offline=runtime.offline), {}
     if is_grounded(work.ref) and work.task.kind != "translate":
         from vgtools.systems.grounding import tasks as grounding
 
         refuse_if(shown.retrieved, "--retrieved", "a grounded encoder finds images by --index")
         found = grounding.open_images(work.ref, shown.feats, shown.index, shown.images)
-        learner = grounding.learner(*work.common(device), found, offline=runtime.offline)
+        learner = grounding.GroundedLearner(*work.common(device), found, offline=runtime.offline)
         return learner, found.config()
     return _of_text(work, shown, device, runtime)
 
@@ -73,13 +73,13 @@ def _with_regions(
     work: Work, pictures: Pictures, file: str, device: torch.device, runtime: Runtime
 ) -> tuple[Learner, dict[str, Any]]:
     """Return what learns a task with pictures."""
-    from vgtools.systems.visualbert.tasks import learner, open_regions_of
+    from vgtools.systems.visualbert.tasks import VisualLearner, open_regions_of
     from vgtools.tasks.dispatch import known_answers
 
     answers = pictures.answers or str(ANSWERED)
     known = known_answers(work.task, work.files["train"], answers, work.settings)
     regions = open_regions_of(work.ref, file, pictures.boxes, known)
-    return learner(*work.common(device), regions, offline=runtime.offline), regions.config()
+    return VisualLearner(*work.common(device), regions, offline=runtime.offline), regions.config()
 
 
 def _of_text(
@@ -90,9 +90,10 @@ def _of_text(
     from vgtools.systems.visual_awareness import tasks as fused
     from vgtools.systems.visual_awareness.fusion import has_fusion
     from vgtools.systems.visual_awareness.slots import open_images
-    from vgtools.systems.visual_awareness.translation import learner as translation_learner
-    from vgtools.systems.xdbert.tasks import tower_learner
-    from vgtools.tasks.finetune import text_learner
+    from vgtools.systems.visual_awareness.translation import FusedTranslationLearner
+    from vgtools.systems.xdbert.tasks import TowerLearner
+    from vgtools.tasks.finetune import Learner
+    from vgtools.tasks.translation import TranslationLearner
     from vgtools.tasks.translation import config as translation_config
 
     common = work.common(device)
@@ -109,13 +110,16 @@ def _of_text(
     why = "is for runs of vg pretrain grounding, or with --retrieved"
     refuse_if(not seen and (shown.index or shown.feats), "--index/--feats", why)
     if work.task.kind == "translate":
-        return translation_learner(*common, seen, offline=offline), added | translation_config()
+        added |= translation_config()
+        if seen is None:
+            return TranslationLearner(*common, offline=offline), added
+        return FusedTranslationLearner(*common, *seen, offline=offline), added
     if is_tower(work.ref, offline=offline):
         refuse_if(seen, "--retrieved", "images are fused into encoders like BERT, not into a CLIP")
-        return tower_learner(*common, offline=offline), {}
+        return TowerLearner(*common, offline=offline), {}
     if seen:
-        return fused.learner(*common, *seen, offline=offline), added
+        return fused.FusedLearner(*common, *seen, offline=offline), added
     if has_fusion(work.ref):
         why = "learns on without its fusion; --retrieved and --feats continue with it"
         note("finetune", f"{work.ref} {why}", runtime.quiet)
-    return text_learner(*common, offline=offline), {}
+    return Learner(*common, offline=offline), {}

@@ -10,7 +10,7 @@ feature, H hidden.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from vgtools.io.files import dumps
 from vgtools.io.own import atomic_write
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
-from vgtools.models.references import check_same, fingerprint, pick_dtype
+from vgtools.models.references import check_same, fingerprint
 from vgtools.models.sealed import read_run
 from vgtools.systems.grounding.inputs import Bank, Sources, check_words
 from vgtools.systems.grounding.model import (
@@ -241,49 +241,34 @@ def new_tuner(
 # ------------------------------------------------------------------------------------------ learner
 
 
-def learner(
-    task: Task,
-    ref: str,
-    settings: Mapping[str, Any],
-    device: torch.device,
-    shown: TextImages,
-    *,
-    offline: bool = False,
-) -> Learner:
-    """Return the learner of a task of texts with a grounded encoder.
-
-    Args:
-        task: the task to learn.
-        ref: folder of a run of `vg pretrain grounding`.
-        settings: settings of the fine-tuning.
-        device: where it learns.
-        shown: the images.
-        offline: never connect.
+@dataclass
+class GroundedLearner(Learner):
+    """Learner of tasks of texts: a grounded encoder of `vg pretrain grounding`.
 
     Source: Sileo 2021, section 4.2 and table 3.
     """
 
-    def new(seed: int) -> tuple[GroundedTuner, Encoder]:
-        dtype = pick_dtype(settings["dtype"])
-        return new_tuner(task, ref, seed, dtype=dtype, offline=offline)
+    shown: TextImages
 
-    def read(name: str, path: str, tuner: GroundedTuner, encoder: Encoder) -> Split:
-        split = finetune.read_split(task, name, path, tuner, encoder, settings)
-        images = shown.rows_for(split.examples, name)
+    def new(self, seed: int) -> tuple[GroundedTuner, Encoder]:
+        """Return the network, its linear layer drawn by the seed, and the encoder in it."""
+        return new_tuner(self.task, self.ref, seed, dtype=self.dtype, offline=self.offline)
+
+    def read(self, name: str, path: str, tuner: GroundedTuner, encoder: Encoder) -> Split:
+        """Return the examples of a file with their images."""
+        split = super().read(name, path, tuner, encoder)
+        images = self.shown.rows_for(split.examples, name)
         return dataclasses.replace(split, inputs=InputsWithRows(split.inputs, images))
 
-    def batch(
-        tuner: GroundedTuner, inputs: InputsWithRows, units: Array, part: int, parts: int
+    def collate(
+        self, tuner: Any, inputs: InputsWithRows, units: Array, part: int = 0, parts: int = 1
     ) -> BatchWithImages:
-        return collate(inputs, units, tuner, shown.pictures, device, part, parts)
+        """Return a part of the batch of a step, with the images of its texts."""
+        return collate(inputs, units, tuner, self.shown.pictures, self.device, part, parts)
 
-    def ask(tuner: GroundedTuner, split: Split) -> list[dict[str, Any]]:
-        def batch_of(units: Array) -> BatchWithImages:
-            return batch(tuner, split.inputs, units, 0, 1)
-
-        return finetune.predicted_rows(task, tuner, split, settings, device, batch_of)
-
-    return Learner(new, read, batch, ask, save)
+    def save(self, tuner: GroundedTuner, encoder: Encoder, folder: Path) -> None:
+        """Write text encoder, cross-modal encoder and linear layer; see the function `save`."""
+        save(tuner, encoder, folder)
 
 
 def save(tuner: GroundedTuner, encoder: Encoder, folder: Path) -> None:

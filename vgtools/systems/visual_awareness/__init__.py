@@ -19,7 +19,7 @@ SECTIONS = {
     "section 2.3": ("slots.TextImages", "fusion.Fusion"),
     "section 2.4": ("fusion.Fusion",),
     "section 2.5": ("tasks.FusedTuner",),
-    "section 3.1": ("translation.learner", "translation.StreamTranslator"),
+    "section 3.1": ("translation.FusedTranslationLearner", "translation.StreamTranslator"),
     "section 4.1": ("reported.retrieval",),
     "section 4.3": ("reported.scores",),
     "figure 4": ("concepts.concept_weights",),

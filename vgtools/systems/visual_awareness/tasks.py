@@ -6,7 +6,6 @@ Axes: B units, T tokens, E examples, K images of a text, D image feature.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import Encoder, save_pretrained
-from vgtools.models.references import check_same, fingerprint, pick_dtype
+from vgtools.models.references import check_same, fingerprint
 from vgtools.systems.visual_awareness.fusion import (
     Fusion,
     Kind,
@@ -145,56 +144,42 @@ def new_tuner(
     return FusedTuner(plain.net, task.kind, fusion, dtype), encoder
 
 
-def learner(
-    task: Task,
-    ref: str,
-    settings: Mapping[str, Any],
-    device: torch.device,
-    images: TextImages,
-    fusing: Fusing,
-    *,
-    offline: bool = False,
-) -> Learner:
-    """Return the learner of a task of texts: a transformers model that sees retrieved images.
+@dataclass
+class FusedLearner(Learner):
+    """Learner of tasks of texts: a transformers model that sees retrieved images.
 
     Args:
-        task: the task to learn.
-        ref: reference of the text encoder.
-        settings: settings of the fine-tuning.
-        device: where it learns.
         images: images of the texts.
         fusing: how images are fused.
-        offline: never connect.
 
     Source: Zhang et al. 2019, sections 2.3 to 2.5.
     """
 
-    def new(seed: int) -> tuple[FusedTuner, Encoder]:
-        dtype = pick_dtype(settings["dtype"])
-        return new_tuner(task, ref, seed, images, fusing, dtype=dtype, offline=offline)
+    images: TextImages
+    fusing: Fusing
 
-    def read(name: str, path: str, tuner: FusedTuner, encoder: Encoder) -> Split:
-        split = finetune.read_split(task, name, path, tuner, encoder, settings)
-        official = Path(path).name == task.files.get(name)
-        texts = f"vg prepare task {task.name} {Path(path).parent if official else 'DATA'}"
+    def new(self, seed: int) -> tuple[Any, Encoder]:
+        """Return the network, head and fusion drawn by the seed, and the encoder in it."""
+        seen = (self.images, self.fusing)
+        return new_tuner(self.task, self.ref, seed, *seen, dtype=self.dtype, offline=self.offline)
+
+    def read(self, name: str, path: str, tuner: Any, encoder: Encoder) -> Split:
+        """Return the examples of a file with their images."""
+        split = super().read(name, path, tuner, encoder)
+        official = Path(path).name == self.task.files.get(name)
+        texts = f"vg prepare task {self.task.name} {Path(path).parent if official else 'DATA'}"
         way_out = f"make them: {texts} | vg retrieve - --index X.faiss -o ROWS.jsonl"
-        rows = images.rows_for([e.whole_text for e in split.examples], name, way_out)
+        rows = self.images.rows_for([e.whole_text for e in split.examples], name, way_out)
         return dataclasses.replace(split, inputs=InputsWithRows(split.inputs, rows))
 
-    def batch(
-        tuner: FusedTuner, inputs: InputsWithRows, units: Array, part: int, parts: int
+    def collate(
+        self, tuner: Any, inputs: InputsWithRows, units: Array, part: int = 0, parts: int = 1
     ) -> BatchWithImages:
-        text = finetune.collate(inputs.text, units, tuner.pad, tuner.segments, device, part, parts)
-        return with_images(text, *images.gather(inputs.of(units[part::parts]), device))
+        """Return a part of the batch of a step, with the images of its texts."""
+        text = super().collate(tuner, inputs.text, units, part, parts)
+        return with_images(text, *self.images.gather(inputs.of(units[part::parts]), self.device))
 
-    def ask(tuner: FusedTuner, split: Split) -> list[dict[str, Any]]:
-        def batch_of(units: Array) -> BatchWithImages:
-            return batch(tuner, split.inputs, units, 0, 1)
-
-        return finetune.predicted_rows(task, tuner, split, settings, device, batch_of)
-
-    def save(tuner: FusedTuner, encoder: Encoder, folder: Path) -> None:
+    def save(self, tuner: Any, encoder: Encoder, folder: Path) -> None:
+        """Write the model as transformers opens it, and its fusion beside it."""
         save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner)))
-        save_fusion(folder, tuner.fusion, images.features.backbone)
-
-    return Learner(new, read, batch, ask, save)
+        save_fusion(folder, tuner.fusion, self.images.features.backbone)

@@ -5,7 +5,6 @@ Axes: B sentences of a batch, K images of a sentence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -19,18 +18,14 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.features import Features, open_features
 from vgtools.io.streams import Window
 from vgtools.models.encoder import Encoder, load_seq2seq, max_positions
-from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, pick_dtype, resolve
-from vgtools.models.seq2seq import GREEDY, Decoding, translate
-from vgtools.systems.visual_awareness import tasks
+from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, resolve
+from vgtools.models.seq2seq import Decoding, translate
 from vgtools.systems.visual_awareness.fusion import Fusion, has_fusion, open_fusion
-from vgtools.systems.visual_awareness.slots import TextImages
-from vgtools.systems.visual_awareness.tasks import Fusing
-from vgtools.tasks import translation
-from vgtools.tasks.finetune import Learner, Split
+from vgtools.systems.visual_awareness.tasks import FusedLearner
+from vgtools.tasks.finetune import Split
 from vgtools.tasks.kinds.translate import PairInputs
 from vgtools.tasks.sequences import InputsWithRows
-from vgtools.tasks.table import Task
-from vgtools.tasks.translation import Start, Translator, cut_by_tokens, predict
+from vgtools.tasks.translation import TranslationLearner, Translator, predict
 from vgtools.text.retrieved import StreamedImages, gather
 from vgtools.text.subwords import encode_all
 
@@ -62,59 +57,33 @@ class FusedTranslator(Translator):
             return super().outputs(batch)
 
 
-def learner(
-    task: Task,
-    ref: str,
-    settings: Mapping[str, Any],
-    device: torch.device,
-    seen: tuple[TextImages, Fusing] | None = None,
-    *,
-    offline: bool = False,
-) -> Learner:
-    """Return the learner of translation.
-
-    Args:
-        task: the task to learn.
-        ref: reference of the model to start from, or, with a `shape` in the settings, of a
-            tokenizer.
-        settings: settings of the training.
-        device: where it learns.
-        seen: retrieved images of the sentences, and how they are fused; None without images.
-        offline: never connect.
+class FusedTranslationLearner(FusedLearner, TranslationLearner):
+    """Learner of translation with retrieved images of the sentences.
 
     Source: Zhang et al. 2019, section 3.1.
     """
-    start = Start(ref, settings.get("shape"), offline)
-    if seen is None:
-        return translation.learner(task, start, settings, device)
-    images, fusing = seen
-    fused = tasks.learner(task, ref, settings, device, images, fusing)
 
-    def new(seed: int) -> tuple[FusedTranslator, Encoder]:
-        encoder = start.open(seed)
-        fusion = fusing.fusion_for(encoder.model, images, ref)
-        dtype = pick_dtype(settings["dtype"])
-        return FusedTranslator(encoder, task.kind, fusion, dtype), encoder
+    def new(self, seed: int) -> tuple[FusedTranslator, Encoder]:
+        """Return the model with its fusion, and its tokenizer."""
+        encoder = self.start.open(seed)
+        fusion = self.fusing.fusion_for(encoder.model, self.images, self.ref)
+        return FusedTranslator(encoder, self.task.kind, fusion, self.dtype), encoder
 
-    def ask(how: Decoding, tuner: FusedTranslator, split: Split) -> list[dict[str, Any]]:
+    def translate(
+        self, tuner: FusedTranslator, split: Split, how: Decoding
+    ) -> list[dict[str, Any]]:
+        """Return a row of predictions per pair."""
         inputs: InputsWithRows = split.inputs
         assert isinstance(inputs.text, PairInputs)
         return predict(
-            task,
+            self.task,
             tuner,
             split.examples,
             inputs.text,
             how,
-            lambda units: fused.collate(tuner, inputs, units, 0, 1),
-            lambda units: tuner.fusion.show(*images.gather(inputs.of(units), device)),
+            partial(self.collate, tuner, inputs),
+            lambda units: tuner.fusion.show(*self.images.gather(inputs.of(units), self.device)),
         )
-
-    return fused._replace(
-        new=new,
-        predict=partial(ask, GREEDY),
-        predict_kept=partial(ask, Decoding()),
-        cut=cut_by_tokens,
-    )
 
 
 # ----------------------------------------------------------------------------------------- streams

@@ -32,7 +32,7 @@ from vgtools.io.own import atomic_write
 from vgtools.models.encoder import Encoder, is_visualbert, read_config, save_pretrained
 from vgtools.models.layers import draw_linear_layers
 from vgtools.models.precision import autocast
-from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.models.references import fingerprint
 from vgtools.systems.visualbert.captions import check_backbone, stack_regions
 from vgtools.systems.visualbert.model import (
     VisualBert,
@@ -577,32 +577,42 @@ def _rank(
     return rankings
 
 
-def learner(
-    task: Task,
-    ref: str,
-    settings: Mapping[str, Any],
-    device: torch.device,
-    region_input: RegionInput,
-    *,
-    offline: bool = False,
-) -> Learner:
-    """Return the learner of a task with pictures: a VisualBERT."""
+@dataclass
+class VisualLearner(Learner):
+    """Learner of tasks with pictures: a VisualBERT."""
 
-    dtype = pick_dtype(settings["dtype"])
-    size = 4 * settings["batch_size"]
-    return Learner(
-        new=lambda seed: new_tuner(
-            task, ref, seed, dtype=dtype, offline=offline, region_input=region_input
-        ),
-        read=lambda name, path, tuner, encoder: read_split(
-            task, name, path, tuner, encoder, settings, region_input
-        ),
-        collate=lambda tuner, inputs, units, part, parts: collate(
-            inputs, region_input, units, tuner.pad, device, part, parts
-        ),
-        predict=lambda tuner, split: predict_rows(tuner, split, region_input, size, device),
-        save=save,
-    )
+    region_input: RegionInput
+
+    def new(self, seed: int) -> tuple[VisualTuner, Encoder]:
+        """Return the network under the head of the task, and the encoder in it."""
+        return new_tuner(
+            self.task,
+            self.ref,
+            seed,
+            dtype=self.dtype,
+            offline=self.offline,
+            region_input=self.region_input,
+        )
+
+    def read(self, name: str, path: str, tuner: VisualTuner, encoder: Encoder) -> Split:
+        """Return the examples of a file with their regions."""
+        how = (self.settings, self.region_input)
+        return read_split(self.task, name, path, tuner, encoder, *how)
+
+    def collate(
+        self, tuner: VisualTuner, inputs: Any, units: Array, part: int = 0, parts: int = 1
+    ) -> Batch:
+        """Return a part of the batch of a step."""
+        return collate(inputs, self.region_input, units, tuner.pad, self.device, part, parts)
+
+    def predict(self, tuner: VisualTuner, split: Split) -> list[dict[str, Any]]:
+        """Return a row of predictions per example of a split."""
+        size = 4 * self.settings["batch_size"]
+        return predict_rows(tuner, split, self.region_input, size, self.device)
+
+    def save(self, tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
+        """Write the network as transformers opens it."""
+        save(tuner, encoder, folder)
 
 
 def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:

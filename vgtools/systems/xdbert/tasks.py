@@ -34,7 +34,7 @@ from vgtools.models.clip import (
 )
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
-from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.models.references import fingerprint
 from vgtools.models.runs import save_run
 from vgtools.systems.xdbert.model import KIND, CrossModal, XDBertRun, open_xdbert
 from vgtools.tasks import finetune
@@ -92,43 +92,18 @@ class TowerTuner(nn.Module):
         return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
 
 
-def tower_learner(
-    task: Task,
-    ref: str,
-    settings: Mapping[str, Any],
-    device: torch.device,
-    *,
-    offline: bool = False,
-) -> Learner:
-    """Return the learner of a task of texts: a CLIP text tower alone.
+class TowerLearner(Learner):
+    """Learner of tasks of texts: a CLIP text tower alone."""
 
-    Args:
-        task: the task to learn.
-        ref: reference of the tower, or of a CLIP.
-        settings: settings of the fine-tuning.
-        device: where it learns.
-        offline: never connect.
-    """
-
-    def new(seed: int) -> tuple[TowerTuner, Encoder]:
-        encoder = load_teacher(ref, offline=offline)
+    def new(self, seed: int) -> tuple[TowerTuner, Encoder]:
+        """Return the tower under a linear layer that is drawn by the seed."""
+        encoder = load_teacher(self.ref, offline=self.offline)
         torch.manual_seed(seed)
-        return TowerTuner(encoder, task, pick_dtype(settings["dtype"])), encoder
+        return TowerTuner(encoder, self.task, self.dtype), encoder
 
-    def ask(tuner: TowerTuner, split: Split) -> list[dict[str, Any]]:
-        return finetune.predicted_rows(task, tuner, split, settings, device)
-
-    return Learner(
-        new=new,
-        read=lambda name, path, tuner, encoder: finetune.read_split(
-            task, name, path, tuner, encoder, settings
-        ),
-        collate=lambda tuner, inputs, units, part, parts: finetune.collate(
-            inputs, units, tuner.pad, tuner.segments, device, part, parts
-        ),
-        predict=ask,
-        save=save_tower,
-    )
+    def save(self, tuner: TowerTuner, encoder: Encoder, folder: Path) -> None:
+        """Write tower and linear layer; see `save_tower`."""
+        save_tower(tuner, encoder, folder)
 
 
 def save_tower(tuner: TowerTuner, encoder: Encoder, folder: Path) -> None:
@@ -304,55 +279,42 @@ class FullTuner(nn.Module):
         return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
 
 
-def full_learner(
-    task: Task,
-    ref: str,
-    settings: Mapping[str, Any],
-    device: torch.device,
-    *,
-    offline: bool = False,
-) -> Learner:
-    """Return the learner of a task of texts: the full model of a run.
+class FullLearner(Learner):
+    """Learner of tasks of texts: the full model of a run.
 
-    Args:
-        task: the task to learn.
-        ref: folder of a run of `vg pretrain xdbert`, or of a model that `save_full` wrote.
-        settings: settings of the fine-tuning.
-        device: where it learns.
-        offline: never connect.
+    The run is one of `vg pretrain xdbert`, or what `save_full` wrote.
 
     Source: Hsu et al. 2022, appendix C.3 and table 8.
     """
-    teachers = list[Encoder]()  # the teacher with its tokenizer; the same for every seed
 
-    def new(seed: int) -> tuple[FullTuner, Encoder]:
-        run = open_xdbert(ref, offline=offline)
-        teachers[:] = [run.teacher]
+    teacher: Encoder  # with the tokenizer; the same for every seed
+
+    def new(self, seed: int) -> tuple[FullTuner, Encoder]:
+        """Return the model, its linear layer drawn by the seed, and the student."""
+        run = open_xdbert(self.ref, offline=self.offline)
+        self.teacher = run.teacher
         torch.manual_seed(seed)
-        tuner = FullTuner(run, task, pick_dtype(settings["dtype"]))
-        return tuner, dataclasses.replace(run.student, ref=ref, fingerprint=run.run.fingerprint)
+        tuner = FullTuner(run, self.task, self.dtype)
+        student = dataclasses.replace(run.student, ref=self.ref, fingerprint=run.run.fingerprint)
+        return tuner, student
 
-    def read(name: str, path: str, tuner: FullTuner, encoder: Encoder) -> Split:
-        split = finetune.read_split(task, name, path, tuner, encoder, settings)
-        inputs = with_blocks(split.inputs, split.examples, teachers[0], settings["max_length"])
+    def read(self, name: str, path: str, tuner: FullTuner, encoder: Encoder) -> Split:
+        """Return the examples of a file with the teacher's blocks."""
+        split = super().read(name, path, tuner, encoder)
+        longest = self.settings["max_length"]
+        inputs = with_blocks(split.inputs, split.examples, self.teacher, longest)
         return dataclasses.replace(split, inputs=inputs)
 
-    def build(
-        tuner: FullTuner, inputs: FullInputs, units: Array, part: int, parts: int
+    def collate(
+        self, tuner: FullTuner, inputs: FullInputs, units: Array, part: int = 0, parts: int = 1
     ) -> FullBatch:
-        return collate(inputs, units, tuner, device, part, parts)
+        """Return a part of the batch of a step, with the teacher's blocks."""
+        return collate(inputs, units, tuner, self.device, part, parts)
 
-    def ask(tuner: FullTuner, split: Split) -> list[dict[str, Any]]:
-        def batch_of(units: Array) -> FullBatch:
-            return build(tuner, split.inputs, units, 0, 1)
-
-        return finetune.predicted_rows(task, tuner, split, settings, device, batch_of)
-
-    def save(tuner: FullTuner, encoder: Encoder, folder: Path) -> None:
-        info = {KIND: dataclasses.asdict(tuner.config), "task": task.name}
-        save_full(tuner, encoder, teachers[0], folder, info)
-
-    return Learner(new, read, build, ask, save)
+    def save(self, tuner: FullTuner, encoder: Encoder, folder: Path) -> None:
+        """Write all of the model; see `save_full`."""
+        info = {KIND: dataclasses.asdict(tuner.config), "task": self.task.name}
+        save_full(tuner, encoder, self.teacher, folder, info)
 
 
 def save_full(
