@@ -83,7 +83,7 @@ def paragraphs(text: str) -> list[str]:
 def options(command: Any, path: str) -> list[str]:
     """Return the arguments and options of one command as tagged paragraphs, then its topics."""
     context = Context(command, info_name=path)
-    topics = getattr(command, "topics", dict)()
+    topics: dict[str, Any] = getattr(command, "topics", dict)()
     lines: list[str] = []
     for topic in (FIRST, *topics.values()):
         if topic:

@@ -55,6 +55,7 @@ MAY_IMPORT = {
     "cli": {"io", "commands"},
     "__main__": {"cli"},
 }
+_SHARED = ("options", "signature", "topics")  # what commands share
 HEAVY = {
     "numpy",
     "torch",
@@ -115,8 +116,8 @@ def fault(own: str, other: str) -> str | None:
         )
     if floor == "systems" and inside[0] != below[0]:
         return f"{own} imports {other}: a paper may not import another"
-    if floor == "commands" and inside[0] != below[0] and below[0] not in ("options", "topics"):
-        return f"{own} imports {other}: commands share only `options` and `topics`"
+    if floor == "commands" and inside[0] != below[0] and below[0] not in _SHARED:
+        return f"{own} imports {other}: commands share only {', '.join(_SHARED)}"
     return None
 
 

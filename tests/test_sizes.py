@@ -25,9 +25,12 @@ def is_docstring(node: ast.stmt) -> bool:
 
 
 def is_flag(node: ast.AST) -> bool:
-    """Return whether a node defines a flag: an alias, a field or a parameter that
+    """Return whether a node defines a flag: a setting, or an alias, a field or a parameter that
     is `Annotated`.
     """
+    called = ast.unparse(node.value.func) if isinstance(getattr(node, "value", 0), ast.Call) else ""
+    if isinstance(node, ast.AnnAssign) and called in ("value", "count", "file"):
+        return True
     if isinstance(node, ast.arg | ast.AnnAssign):
         return node.annotation is not None and "Annotated[" in ast.unparse(node.annotation)
     return isinstance(node, ast.Assign) and "Annotated[" in ast.unparse(node.value)
@@ -87,6 +90,9 @@ class Group:
     size: Annotated[
         int, Flag("--size")
     ] = 3
+    width: int = count(
+        4, "Its width."
+    )
 
     def half(self) -> int:
         from math import floor

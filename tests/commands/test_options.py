@@ -18,11 +18,11 @@ from vgtools.commands.options import (
     RunFolder,
     Runtime,
     Target,
-    flags,
     help_at_terminal,
     note,
     run_folder,
 )
+from vgtools.commands.signature import flags
 from vgtools.commands.topics import DefaultGroup
 from vgtools.io.errors import DataError, Exit
 

@@ -12,7 +12,8 @@ import typer
 
 from tests.examples.calls import application
 from vgtools import cli
-from vgtools.commands.options import Flag, flags
+from vgtools.commands.options import Flag
+from vgtools.commands.signature import flags
 from vgtools.commands.topics import FIRST, Command, DefaultGroup, Topic
 
 MOST_WORDS = 600

@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vgtools.commands.options import (
-    Count,
-    File,
     Limit,
     Restart,
     Runtime,
     Value,
-    flags,
     help_at_terminal,
     note,
     refuse_if,
 )
+from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, amount
 from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
 from vgtools.io.process import Progress
+from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,57 +35,47 @@ if TYPE_CHECKING:
 class Lists:
     """What is searched of a bank beyond some 10 million images."""
 
-    factory: Annotated[
-        str,
-        Value(
-            "NAME",
-            "Flat is exact. IVF4096,SQ8 and IVF4096,Flat look into a part of 4096 lists of like"
-            " images, of a byte or of a float per dimension. Any other faiss factory string is"
-            " taken, too.",
-        ),
-    ] = "Flat"
-    nprobe: Annotated[
-        int | None,
-        Count("Lists that a search looks into; also the default of vg vokenize. [default: 32]"),
-    ] = None
+    factory: str = value(
+        "Flat",
+        "Flat is exact. IVF4096,SQ8 and IVF4096,Flat look into a part of 4096 lists of like"
+        " images, of a byte or of a float per dimension. Any other faiss factory string is"
+        " taken, too.",
+        metavar="NAME",
+    )
+    nprobe: int | None = count(
+        None, "Lists that a search looks into; also the default of vg vokenize. [default: 32]"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
     """What images are found by."""
 
-    matcher: Annotated[
-        str | None, Value("RUN", "Run of vg train-matcher that embeds them.", "--matcher", "-m")
-    ] = None
-    vectors: Annotated[
-        str | None,
-        Value(
-            "X.npy",
-            "Word vectors of vg prepare vectors, or builtin:glove-50d: by the mean of their"
-            " captions' words, or of their nouns and definition.",
-        ),
-    ] = None
-    keywords: Annotated[int | None, Count("By the N words per caption of the highest TF-IDF.")] = (
-        None
+    matcher: str | None = value(
+        None, "Run of vg train-matcher that embeds them.", "--matcher", "-m", metavar="RUN"
     )
-    context_weight: Annotated[
-        float | None,
-        Value(
-            "W",
-            "With --matcher: weight of the sentence beside the word wherever the index is used.",
-            "--context",
-            min=0,
-            max=1000,
-            show_default="that of the run",
-        ),
-    ] = None
-    emb: Annotated[
-        str | None, Value("X.npy", "With --matcher: also write the embeddings, (N, E) float32.")
-    ] = None
-    stop_words: Annotated[
-        str | None,
-        File("Words that do not count, one per line, in place of our list; nltk: those of NLTK."),
-    ] = None
+    vectors: str | None = value(
+        None,
+        "Word vectors of vg prepare vectors, or builtin:glove-50d: by the mean of their"
+        " captions' words, or of their nouns and definition.",
+        metavar="X.npy",
+    )
+    keywords: int | None = count(None, "By the N words per caption of the highest TF-IDF.")
+    context_weight: float | None = value(
+        None,
+        "With --matcher: weight of the sentence beside the word wherever the index is used.",
+        "--context",
+        metavar="W",
+        min=0,
+        max=1000,
+        show_default="that of the run",
+    )
+    emb: str | None = value(
+        None, "With --matcher: also write the embeddings, (N, E) float32.", metavar="X.npy"
+    )
+    stop_words: str | None = file(
+        None, "Words that do not count, one per line, in place of our list; nltk: those of NLTK."
+    )
 
     def check(self, output: str, lists: Lists) -> None:
         """Refuse flags that do not go together.

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vgtools.commands.options import Count, File, Flag, Runtime, Value, flags, note, refuse_if
+from vgtools.commands.options import Flag, Runtime, Value, note, refuse_if
+from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
+from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
     from vgtools.io.features import Features
@@ -22,24 +24,19 @@ if TYPE_CHECKING:
 class Words:
     """What is also measured, with a parser."""
 
-    parser: Annotated[
-        str | None,
-        Value(
-            "REF",
-            "Adds recall by part of speech: builtin:spacy-sm, a spaCy model, or a .conllu "
-            "file of CAPTIONS' split, then the first caption of each photo in --phrases, then "
-            "--text.",
-        ),
-    ] = None
-    phrases: Annotated[
-        str | None,
-        File("Rows of vg prepare flickr30k-entities: adds concept hit of the nouns in phrases."),
-    ] = None
-    text: Annotated[str | None, File("Text: adds which photos of --bank-split its words get.")] = (
-        None
+    parser: str | None = value(
+        None,
+        "Adds recall by part of speech: builtin:spacy-sm, a spaCy model, or a .conllu "
+        "file of CAPTIONS' split, then the first caption of each photo in --phrases, then "
+        "--text.",
+        metavar="REF",
     )
-    lines: Annotated[int, Count("Lines of --text, empty ones not counted.")] = 2000
-    bank_split: Annotated[str, Value("NAME", "Split of the photos for --text.")] = "train"
+    phrases: str | None = file(
+        None, "Rows of vg prepare flickr30k-entities: adds concept hit of the nouns in phrases."
+    )
+    text: str | None = file(None, "Text: adds which photos of --bank-split its words get.")
+    lines: int = count(2000, "Lines of --text, empty ones not counted.")
+    bank_split: str = value("train", "Split of the photos for --text.", metavar="NAME")
 
 
 @flags

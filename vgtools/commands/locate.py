@@ -12,19 +12,18 @@ import typer
 
 from vgtools.commands.options import (
     NOT_TEXT,
-    Count,
     File,
-    Flag,
     Limit,
     Runtime,
     Target,
     Value,
-    flags,
     help_at_terminal,
     note,
     refuse_if,
 )
+from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, amount
+from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
     from vgtools.images.maps import Grids, Located, Locator, Query, Step
@@ -35,24 +34,17 @@ if TYPE_CHECKING:
 class Maps:
     """How maps are made and what comes of them."""
 
-    heat: Annotated[
-        Literal["concepts", "relevance", "gradient"] | None,
-        Flag(
-            show_default="as the run allows",
-            help="Concept activation map of a retriever, the plain relevance of each position, or "
-            "GradCAM.",
-        ),
-    ] = None
-    dims: Annotated[
-        int | None,
-        Count(
-            "Concepts: the N largest dimensions of the text count; more than there are take all.",
-            show_default="180; 10 of COCO's classes",
-        ),
-    ] = None
-    score: Annotated[
-        bool, Flag("--score", help="Print how well boxes or masks are found, with controls.")
-    ] = False
+    heat: Literal["concepts", "relevance", "gradient"] | None = value(
+        None,
+        "Concept activation map of a retriever, the plain relevance of each position, or GradCAM.",
+        show_default="as the run allows",
+    )
+    dims: int | None = count(
+        None,
+        "Concepts: the N largest dimensions of the text count; more than there are take all.",
+        show_default="180; 10 of COCO's classes",
+    )
+    score: bool = value(False, "Print how well boxes or masks are found, with controls.")
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,25 @@
 """Flags that more than one command has, one name and one meaning each, and how they are grouped.
 
-A single flag is an `Annotated` alias. Flags that travel together are a frozen dataclass, which
-`flags` spreads out for typer. Those that few users need have a topic (`topics.py`).
+A single flag is an `Annotated` alias. Flags that travel together are a frozen dataclass of settings
+(`vgtools/io/settings.py`), which `signature.py` spreads out for typer. Those that few users need
+have a topic (`topics.py`).
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import functools
-import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.models import OptionInfo
 
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io.errors import DataError, Exit, file_error, plain
 from vgtools.io.remote import stay_offline
+from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
     from vgtools.io.errors import Tally
@@ -66,8 +63,6 @@ SHARDS = Topic(
         vg vokenize wiki/*.txt --index vg.faiss -o vokens.npy/ --ray auto
     """,
 )
-_MOST = 2**63  # of a number on the command line: arrays and `islice` count to below it
-Result = TypeVar("Result")
 
 Device = Annotated[
     str,
@@ -153,49 +148,42 @@ class Target:
 class ShardTarget(Target):
     """Where a command writes that can write shards: a file, or a folder if the name ends in /."""
 
-    output: Annotated[
-        str,
-        Flag(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="File to write; the same command resumes it. - is stdout. X/ with the suffix of"
-            " a file is a folder of shards, for many processes.",
-        ),
-        FIRST,
-    ] = "-"
+    output: str = file(
+        "-",
+        "File to write; the same command resumes it. - is stdout. X/ with the suffix of"
+        " a file is a folder of shards, for many processes.",
+        "--output",
+        "-o",
+        topic=FIRST,
+    )
     restart: Annotated[Restart, FIRST] = False
-    shard: Annotated[
-        str | None,
-        Value("I/N", "With -o X/: only every N-th shard from number I on, 0 to N-1."),
-    ] = None
-    shard_size: Annotated[
-        int | None,
-        Count("Bytes of input per shard.", show_default="some minutes of work"),
-    ] = None
-    ray: Annotated[
-        str | None,
-        Value("ADDRESS", "Make the shards on a Ray cluster: auto, local or HOST:PORT."),
-    ] = None
+    shard: str | None = value(
+        None, "With -o X/: only every N-th shard from number I on, 0 to N-1.", metavar="I/N"
+    )
+    shard_size: int | None = count(
+        None, "Bytes of input per shard.", show_default="some minutes of work"
+    )
+    ray: str | None = value(
+        None, "Make the shards on a Ray cluster: auto, local or HOST:PORT.", metavar="ADDRESS"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTarget(ShardTarget):
     """Where a command writes what it makes of texts."""
 
-    workers: Annotated[
-        int | None,
-        Count("With --ray: the most workers.", show_default="one per GPU or core"),
-    ] = None
+    workers: int | None = count(
+        None, "With --ray: the most workers.", show_default="one per GPU or core"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder(Target):
     """Where a command writes a run."""
 
-    output: Annotated[
-        str, Flag("--output", "-o", metavar="DIR", help="Run folder; the same command resumes it.")
-    ] = field()  # without it the default of the base would count
+    output: str = value(
+        ..., "Run folder; the same command resumes it.", "--output", "-o", metavar="DIR"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,66 +207,47 @@ class Optimizer:
     The fields are the entries of `run.json`, in its order.
     """
 
-    epochs: Annotated[
-        int | None, Flag(metavar="N", min=1, help="Passes over the input."), FIRST
-    ] = None
-    steps: Annotated[
-        int | None, Flag(metavar="N", min=1, help="Steps in total, in place of --epochs.")
-    ] = None
-    batch_size: Annotated[
-        int, Flag(metavar="N", min=1, help="Items per step, over all processes."), FIRST
-    ]
-    micro_batch: Annotated[
-        int | None,
-        Flag(
-            metavar="N",
-            min=1,
-            show_default="--batch-size",
-            help="Items per forward pass and process; a step accumulates several.",
-        ),
-    ] = None
-    lr: Annotated[float, Flag(metavar="RATE", min=0, help="Highest learning rate of AdamW."), FIRST]
-    warmup: Annotated[
-        float, Flag(metavar="N", min=0, help="Steps of warm-up; below 1, their share of all steps.")
-    ]
-    schedule: Annotated[
-        Literal["linear", "cosine", "constant"], Flag(help="Learning rate after the warm-up.")
-    ] = "linear"
-    weight_decay: Annotated[
-        float, Flag(metavar="RATE", min=0, help="On matrices; not on biases and norms.")
-    ] = 0.01
-    clip: Annotated[
-        float, Flag(metavar="NORM", min=0, help="Clip gradients to this norm; 0 disables clipping.")
-    ] = 1.0
-    dtype: Annotated[
-        Literal["float32", "bfloat16"],
-        Flag(help="bfloat16: matrix products only, weights stay float32."),
-    ] = "float32"
-    gradients: Annotated[
-        Literal["float32", "bfloat16"],
-        Flag(
-            help="As what several processes send gradients to one another; bfloat16 is half the "
-            "bytes. One process sends none."
-        ),
-    ] = "float32"
+    epochs: int | None = count(None, "Passes over the input.", topic=FIRST)
+    steps: int | None = count(None, "Steps in total, in place of --epochs.")
+    batch_size: int = count(..., "Items per step, over all processes.", topic=FIRST)
+    micro_batch: int | None = count(
+        None,
+        "Items per forward pass and process; a step accumulates several.",
+        show_default="--batch-size",
+    )
+    lr: float = value(..., "Highest learning rate of AdamW.", metavar="RATE", min=0, topic=FIRST)
+    warmup: float = value(
+        ..., "Steps of warm-up; below 1, their share of all steps.", metavar="N", min=0
+    )
+    schedule: Literal["linear", "cosine", "constant"] = value(
+        "linear", "Learning rate after the warm-up."
+    )
+    weight_decay: float = value(
+        0.01, "On matrices; not on biases and norms.", metavar="RATE", min=0
+    )
+    clip: float = value(
+        1.0, "Clip gradients to this norm; 0 disables clipping.", metavar="NORM", min=0
+    )
+    dtype: Literal["float32", "bfloat16"] = value(
+        "float32", "bfloat16: matrix products only, weights stay float32."
+    )
+    gradients: Literal["float32", "bfloat16"] = value(
+        "float32",
+        "As what several processes send gradients to one another; bfloat16 is half the "
+        "bytes. One process sends none.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
     """How often training reports, evaluates and saves."""
 
-    log_every: Annotated[int, Flag(metavar="N", min=1, help="Steps between records.")] = 50
-    eval_every: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, show_default="an epoch", help="Steps between evaluations."),
-    ] = None
-    checkpoint_steps: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, help="Steps between checkpoints, beside --checkpoint-minutes."),
-    ] = None
-    checkpoint_minutes: Annotated[
-        float, Flag(metavar="N", min=0, help="Minutes between checkpoints.")
-    ] = 10.0
+    log_every: int = count(50, "Steps between records.")
+    eval_every: int | None = count(None, "Steps between evaluations.", show_default="an epoch")
+    checkpoint_steps: int | None = count(
+        None, "Steps between checkpoints, beside --checkpoint-minutes."
+    )
+    checkpoint_minutes: float = value(10.0, "Minutes between checkpoints.", metavar="N", min=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,88 +257,10 @@ class TaskFiles:
     The fields are arguments of `vgtools.tasks.table.find_splits`.
     """
 
-    train: Annotated[str | None, File("Train on FILE instead of DATA's.")] = None
-    dev: Annotated[str | None, File("Evaluate on FILE instead of DATA's.")] = None
-    test: Annotated[str | None, File("Also predict FILE, labelled or not.")] = None
-    no_test: Annotated[bool, Flag("--no-test", help="Ignore DATA's test files.")] = False
-
-
-def flags(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Replace parameters that are frozen dataclasses by their fields; hand the dataclasses over.
-
-    A field is what a parameter of a typer command is: `Annotated` with `typer.Option`, and a
-    default. A subclass that repeats a field with a bare type and another default keeps its option;
-    where the default of the base must go, the field is repeated with `= field()`.
-
-        @dataclass(frozen=True, kw_only=True)
-        class Slow(Optimizer):
-            lr: float = 1e-5
-
-        @flags
-        def train(file: str, optimizer: Slow, runtime: Runtime) -> None:
-            print(file, optimizer.lr, runtime.device)
-
-    is `train FILE --lr 1e-5 --device cpu`. Flags keep the order of parameters and fields.
-    """
-    groups: dict[str, type[Any]] = {}
-    shown: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        hint, topic, _ = _split(parameter.annotation)
-        if dataclasses.is_dataclass(hint):
-            groups[name] = hint  # type: ignore[assignment]
-            shown += _parameters(hint, topic or FIRST)  # type: ignore[arg-type]
-        else:
-            shown.append(_placed(parameter, FIRST))
-
-    @functools.wraps(command)
-    def spread(**values: Any) -> Result:
-        for name, one in values.items():
-            odd = isinstance(one, int | float) and not abs(one) < _MOST  # NaN is below nothing
-            refuse_if(odd, f"--{name.replace('_', '-')}", f"must be finite, below 2**63, got {one}")
-        for name, group in groups.items():
-            values[name] = group(**{f.name: values.pop(f.name) for f in dataclasses.fields(group)})
-        return command(**values)
-
-    spread.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    spread.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
-    return spread
-
-
-def _parameters(group: type[Any], topic: Topic) -> list[inspect.Parameter]:
-    """Return the fields of a dataclass as parameters of a command, on the page of a topic."""
-    hints: dict[str, Any] = {}
-    for base in reversed(group.__mro__):
-        for name, hint in inspect.get_annotations(base, eval_str=True).items():
-            own = hasattr(hint, "__metadata__") or name not in hints
-            hints[name] = hint if own else Annotated[hint, *hints[name].__metadata__]
-    shown = []
-    for item in dataclasses.fields(group):
-        required = item.default is dataclasses.MISSING
-        default = inspect.Parameter.empty if required else item.default
-        kind = inspect.Parameter.KEYWORD_ONLY
-        hint = hints[item.name]
-        parameter = inspect.Parameter(item.name, kind, annotation=hint, default=default)
-        shown.append(_placed(parameter, topic))
-    return shown
-
-
-def _placed(parameter: inspect.Parameter, topic: Topic) -> inspect.Parameter:
-    """Return a parameter of a command on the page of its own topic, or else of this one."""
-    hint, own, option = _split(parameter.annotation)
-    parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-    if option is None:
-        return parameter
-    option = copy.copy(option)
-    option.rich_help_panel = topic if own is None else own
-    return parameter.replace(annotation=Annotated[hint, option])
-
-
-def _split(annotation: Any) -> tuple[Any, Topic | None, OptionInfo | None]:
-    """Return the type of an annotation, and its topic and option, if it has any."""
-    more = getattr(annotation, "__metadata__", ())
-    topic = next((item for item in more if isinstance(item, Topic)), None)
-    option = next((item for item in more if isinstance(item, OptionInfo)), None)
-    return (annotation.__origin__ if more else annotation), topic, option
+    train: str | None = file(None, "Train on FILE instead of DATA's.")
+    dev: str | None = file(None, "Evaluate on FILE instead of DATA's.")
+    test: str | None = file(None, "Also predict FILE, labelled or not.")
+    no_test: bool = value(False, "Ignore DATA's test files.")
 
 
 def help_at_terminal(context: typer.Context, *inputs: str) -> None:

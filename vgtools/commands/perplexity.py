@@ -9,15 +9,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from vgtools.commands.options import (
-    BatchSize,
-    Flag,
-    Runtime,
-    Seed,
-    flags,
-    help_at_terminal,
-    refuse_if,
-)
+from vgtools.commands.options import BatchSize, Flag, Runtime, Seed, help_at_terminal, refuse_if
+from vgtools.commands.signature import flags
+from vgtools.io.settings import file, value
 
 _KINDS = ("own", "found", "other", "random", "none")
 
@@ -26,41 +20,28 @@ _KINDS = ("own", "found", "other", "random", "none")
 class Shown:
     """What grounded models are shown with."""
 
-    pictures: Annotated[
-        list[str] | None,
-        Flag(
-            "--pictures",
-            metavar="KIND",
-            show_default="what the run was trained with",
-            help="Images that grounded runs see: own (that a row names), found (by its words), "
-            "other (those of another text), random, none; repeatable.",
-        ),
-    ] = None
-    feats: Annotated[
-        list[str] | None,
-        Flag(
-            "--feats", metavar="X.npy", help="Features of images; repeatable, a run takes its own."
-        ),
-    ] = None
-    regions: Annotated[
-        str | None,
-        Flag(metavar="X.npy", help="Regions of images, for runs that were trained with them."),
-    ] = None
-    index: Annotated[
-        list[str] | None,
-        Flag("--index", metavar="FILE", help="Index by words; repeatable, a run takes its own."),
-    ] = None
-    query: Annotated[
-        Literal["masked", "whole"] | None,
-        Flag(
-            show_default="as the run was trained",
-            help="Words that images are found by: those shown, or all (a control).",
-        ),
-    ] = None
-    tagger: Annotated[
-        str | None,
-        Flag(metavar="NAME", show_default="that of the run", help="Finds nouns, for object."),
-    ] = None
+    pictures: list[str] | None = value(
+        None,
+        "Images that grounded runs see: own (that a row names), found (by its words), "
+        "other (those of another text), random, none; repeatable.",
+        metavar="KIND",
+        show_default="what the run was trained with",
+    )
+    feats: list[str] | None = value(
+        None, "Features of images; repeatable, a run takes its own.", metavar="X.npy"
+    )
+    regions: str | None = value(
+        None, "Regions of images, for runs that were trained with them.", metavar="X.npy"
+    )
+    index: list[str] | None = file(None, "Index by words; repeatable, a run takes its own.")
+    query: Literal["masked", "whole"] | None = value(
+        None,
+        "Words that images are found by: those shown, or all (a control).",
+        show_default="as the run was trained",
+    )
+    tagger: str | None = value(
+        None, "Finds nouns, for object.", metavar="NAME", show_default="that of the run"
+    )
 
 
 @flags

@@ -15,10 +15,10 @@ from vgtools.commands.options import (
     Quiet,
     TextTarget,
     Value,
-    flags,
     help_at_terminal,
     note,
 )
+from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, amount
 from vgtools.io.remote import all_of
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import File, Value, flags, refuse_if
+from vgtools.commands.options import File, Value, refuse_if
+from vgtools.commands.signature import flags
 
 
 @flags

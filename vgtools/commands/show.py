@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vgtools.commands.options import Count, File, Quiet, flags, help_at_terminal, note, refuse_if
+from vgtools.commands.options import Count, File, Quiet, help_at_terminal, note, refuse_if
+from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import page_path
 from vgtools.io.names import is_stream

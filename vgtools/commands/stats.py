@@ -18,16 +18,17 @@ from vgtools.commands.options import (
     Offline,
     Quiet,
     Value,
-    flags,
     help_at_terminal,
     note,
     open_vocabulary,
     refuse_if,
 )
+from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
 from vgtools.io.files import dumps, page_path
 from vgtools.io.own import open_stream, write_page
 from vgtools.io.process import Progress
+from vgtools.io.settings import count, file, value
 from vgtools.io.streams import TextStats
 
 if TYPE_CHECKING:
@@ -41,47 +42,33 @@ _Show = Callable[[Sequence[dict[str, Any]]], "Table"]
 class Grounding:
     """Which types are visually grounded, and of which tokens the ratio is."""
 
-    captions: Annotated[
-        str | None, File("Captions that define the grounded types.", "--captions", "-c")
-    ] = None
-    grounded_above: Annotated[
-        int, Count("A type is grounded if captions contain it more than N times.", 0)
-    ] = 100
-    without_stop_words: Annotated[
-        bool,
-        Flag(
-            "--without-stop-words",
-            help="Grounding ratio of the tokens that are neither stop words nor punctuation "
-            "(XDBERT), not of all tokens.",
-        ),
-    ] = False
-    punctuation: Annotated[
-        bool,
-        Flag(
-            "--punctuation",
-            help="Punctuation marks can be grounded types, as the paper's figures suggest.",
-        ),
-    ] = False
-    stop_words: Annotated[
-        str | None,
-        File("Stop words, one per line; nltk: those of NLTK.", show_default="English ones"),
-    ] = None
-    grounded_types: Annotated[
-        bool, Flag("--grounded-types", help="Print the grounded types with their counts instead.")
-    ] = False
+    captions: str | None = file(
+        None, "Captions that define the grounded types.", "--captions", "-c"
+    )
+    grounded_above: int = count(
+        100, "A type is grounded if captions contain it more than N times.", 0
+    )
+    without_stop_words: bool = value(
+        False,
+        "Grounding ratio of the tokens that are neither stop words nor punctuation "
+        "(XDBERT), not of all tokens.",
+    )
+    punctuation: bool = value(
+        False, "Punctuation marks can be grounded types, as the paper's figures suggest."
+    )
+    stop_words: str | None = file(
+        None, "Stop words, one per line; nltk: those of NLTK.", show_default="English ones"
+    )
+    grounded_types: bool = value(False, "Print the grounded types with their counts instead.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """How the corpora are shown."""
 
-    reported: Annotated[
-        bool, Flag("--reported", help="Add the rows of the paper's Table 1, marked as such.")
-    ] = False
-    table: Annotated[
-        bool, Flag("--table", help="Print the table of corpora as markdown, also into a pipe.")
-    ] = False
-    plot: Annotated[str | None, Value("FILE.svg", "Draw the table of corpora.")] = None
+    reported: bool = value(False, "Add the rows of the paper's Table 1, marked as such.")
+    table: bool = value(False, "Print the table of corpora as markdown, also into a pipe.")
+    plot: str | None = value(None, "Draw the table of corpora.", metavar="FILE.svg")
 
 
 @flags

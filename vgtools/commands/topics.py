@@ -23,7 +23,7 @@ _CHOSEN = "vg topic"  # key in the context of a command: the topic that is asked
 class Topic(str):
     """The name of a part of the help.
 
-    A parameter of a command, or a field of a dataclass of `options.flags`, has the topic that its
+    A parameter of a command, or a field of a dataclass of `signature.flags`, has the topic that its
     annotation names: `Annotated[LmOptimizer, TRAINING]`. A field's own comes first.
 
     Attributes:

@@ -13,19 +13,19 @@ import typer
 from vgtools.commands.options import (
     NOT_TEXT,
     BatchSize,
-    Count,
     File,
     Flag,
     Limit,
     Runtime,
     Target,
     Value,
-    flags,
     help_at_terminal,
     note,
     refuse_if,
 )
+from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
+from vgtools.io.settings import count, value
 
 _WINDOW = 2048  # lines that are sorted by length together
 
@@ -34,17 +34,13 @@ _WINDOW = 2048  # lines that are sorted by length together
 class Search:
     """How translations are searched."""
 
-    beams: Annotated[int, Count("Beams of the search; 1 is greedy.")] = 4
-    length_penalty: Annotated[
-        float, Value("NUMBER", "Log probabilities are divided by the length to this power.")
-    ] = 0.6
-    longer: Annotated[
-        int, Count("Tokens by which a translation may be longer than its source.", 0)
-    ] = 50
-    batch_size: BatchSize = 64
-    dtype: Annotated[Literal["float32", "bfloat16"], Flag(help="Numbers of matrix products.")] = (
-        "float32"
+    beams: int = count(4, "Beams of the search; 1 is greedy.")
+    length_penalty: float = value(
+        0.6, "Log probabilities are divided by the length to this power.", metavar="NUMBER"
     )
+    longer: int = count(50, "Tokens by which a translation may be longer than its source.", 0)
+    batch_size: BatchSize = 64
+    dtype: Literal["float32", "bfloat16"] = value("float32", "Numbers of matrix products.")
 
 
 @flags

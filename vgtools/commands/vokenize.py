@@ -14,21 +14,20 @@ from vgtools.commands.options import (
     Count,
     Dtype,
     File,
-    Flag,
     Limit,
     NProbe,
     Runtime,
     Seed,
     TextTarget,
-    Value,
-    flags,
     help_at_terminal,
     note,
     refuse_if,
 )
+from vgtools.commands.signature import flags
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io.errors import amount
 from vgtools.io.remote import all_of, local
+from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
     from vgtools.retrieval import Index
@@ -39,47 +38,38 @@ if TYPE_CHECKING:
 class Search:
     """How vokens are searched."""
 
-    level: Annotated[
-        Literal["token", "sentence"] | None,
-        Flag(help="What is searched with; refused if the matcher has the other level."),
-    ] = None
-    k: Annotated[
-        int,
-        Value(
-            "N",
-            "Images per token; above 1, vokens and scores are lists of N.",
-            "-k",
-            min=1,
-            max=1000,
-        ),
-    ] = 1
-    min_score: Annotated[
-        float | None,
-        Value(
-            "SCORE",
-            "Score below which a token gets no voken, -1: the probability of a right photo where "
-            "the matcher was validated in training, else the relevance.",
-        ),
-    ] = None
-    context_weight: Annotated[
-        float | None,
-        Value(
-            "W",
-            "Weight of the sentence beside the word itself: 0 looks at the word alone, 1 is that "
-            "of training.",
-            "--context",
-            min=0,
-            max=1000,
-            show_default="that of the index or the run",
-        ),
-    ] = None
-    matcher: Annotated[
-        str | None, Value("RUN", "The matcher's run, if it is not where the index says.")
-    ] = None
-    nprobe: NProbe = None
-    batch_size: Annotated[int | None, Count("Tokens per encoder step; affects rounding only.")] = (
-        None
+    level: Literal["token", "sentence"] | None = value(
+        None, "What is searched with; refused if the matcher has the other level."
     )
+    k: int = value(
+        1,
+        "Images per token; above 1, vokens and scores are lists of N.",
+        "-k",
+        metavar="N",
+        min=1,
+        max=1000,
+    )
+    min_score: float | None = value(
+        None,
+        "Score below which a token gets no voken, -1: the probability of a right photo where "
+        "the matcher was validated in training, else the relevance.",
+        metavar="SCORE",
+    )
+    context_weight: float | None = value(
+        None,
+        "Weight of the sentence beside the word itself: 0 looks at the word alone, 1 is that "
+        "of training.",
+        "--context",
+        metavar="W",
+        min=0,
+        max=1000,
+        show_default="that of the index or the run",
+    )
+    matcher: str | None = value(
+        None, "The matcher's run, if it is not where the index says.", metavar="RUN"
+    )
+    nprobe: NProbe = None
+    batch_size: int | None = count(None, "Tokens per encoder step; affects rounding only.")
     dtype: Dtype = "float32"
 
 
@@ -87,14 +77,13 @@ class Search:
 class Control:
     """How vokens are drawn instead."""
 
-    control: Annotated[
-        Literal["term-frequency"] | None,
-        Flag(help="Draw vokens by how often captions of an image contain the token."),
-    ] = None
-    captions: Annotated[
-        list[str] | None, File("With --control: captions of the bank's images; repeatable.")
-    ] = None
-    gamma: Annotated[float, Value("NUMBER", "With --control: temperature.", min=1e-3)] = 0.01
+    control: Literal["term-frequency"] | None = value(
+        None, "Draw vokens by how often captions of an image contain the token."
+    )
+    captions: list[str] | None = file(
+        None, "With --control: captions of the bank's images; repeatable."
+    )
+    gamma: float = value(0.01, "With --control: temperature.", metavar="NUMBER", min=1e-3)
     seed: Annotated[Seed, FIRST] = 0
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from vgtools.commands.compare.flags import Grounding, Reported, Samples, Table
-from vgtools.commands.options import Count, File, Offline, Seed, Value, flags, refuse_if
+from vgtools.commands.options import Count, File, Offline, Seed, Value, refuse_if
+from vgtools.commands.signature import flags
 
 
 @flags

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from vgtools.commands.compare.flags import GroundedTasks, Reported, Samples, Split, Table
-from vgtools.commands.options import Count, Offline, Quiet, Seed, flags, note, refuse_if
+from vgtools.commands.options import Count, Offline, Quiet, Seed, note, refuse_if
+from vgtools.commands.signature import flags
 from vgtools.io.files import page_path
 from vgtools.io.own import write_page
 

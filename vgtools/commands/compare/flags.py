@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from vgtools.commands.options import Count, File, Flag, Value, open_vocabulary, refuse_if
+from vgtools.commands.options import Count, Flag, Value, open_vocabulary, refuse_if
+from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
     from vgtools.text.ngrams import Vocabulary
@@ -25,18 +26,19 @@ Split = Annotated[
 class Grounding:
     """What is visually grounded."""
 
-    grounding: Annotated[
-        str | None,
-        File(
-            "Captions, or a list of vg stats --grounded-types: they say which words are grounded."
-        ),
-    ] = None
-    tokenizer: Annotated[
-        str, Value("REF", "With --grounding: what a token is, as in vg stats.", "--tokenizer", "-t")
-    ] = "words"
-    grounded_above: Annotated[
-        int, Count("A type is grounded if captions contain it more than N times.", 0)
-    ] = 100
+    grounding: str | None = file(
+        None, "Captions, or a list of vg stats --grounded-types: they say which words are grounded."
+    )
+    tokenizer: str = value(
+        "words",
+        "With --grounding: what a token is, as in vg stats.",
+        "--tokenizer",
+        "-t",
+        metavar="REF",
+    )
+    grounded_above: int = count(
+        100, "A type is grounded if captions contain it more than N times.", 0
+    )
 
     def types(self, offline: bool) -> tuple[Vocabulary, frozenset[str]] | None:
         """Return what a token is and which types are grounded; None without --grounding."""
@@ -52,11 +54,10 @@ class Grounding:
 class GroundedTasks(Grounding):
     """How much of each task's text is visually grounded."""
 
-    text: Annotated[
-        list[str] | None,
-        Value("TASK=FILE", "With --grounding: a task's text, if not the run's data."),
-    ] = None
-    plot: Annotated[str | None, File("With --grounding: draw it into this .svg or .png.")] = None
+    text: list[str] | None = value(
+        None, "With --grounding: a task's text, if not the run's data.", metavar="TASK=FILE"
+    )
+    plot: str | None = file(None, "With --grounding: draw it into this .svg or .png.")
 
     def check(self) -> None:
         """Refuse flags that need one another, and a drawing of another kind."""

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vgtools.commands.compare.flags import GroundedTasks, Samples, Split, Table
-from vgtools.commands.options import Flag, Offline, Quiet, Seed, Value, flags, note, refuse_if
+from vgtools.commands.options import Flag, Offline, Quiet, Seed, Value, note, refuse_if
+from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import page_path
 from vgtools.io.own import write_page
 from vgtools.io.process import Progress
+from vgtools.io.settings import value
 
 if TYPE_CHECKING:
     from vgtools.tasks.compare import Row
@@ -23,18 +25,12 @@ if TYPE_CHECKING:
 class Scores:
     """How scores are compared."""
 
-    baseline: Annotated[
-        str | None, Value("RUN", "Run that the others are compared with.", show_default="the first")
-    ] = None
-    median: Annotated[bool, Flag("--median", help="Show the median over seeds, not the mean.")] = (
-        False
+    baseline: str | None = value(
+        None, "Run that the others are compared with.", metavar="RUN", show_default="the first"
     )
-    majority: Annotated[
-        bool, Flag("--majority", help="Add the score of the most frequent label.")
-    ] = False
-    holm: Annotated[
-        bool, Flag("--holm", help="Correct p-values for the number of comparisons.")
-    ] = False
+    median: bool = value(False, "Show the median over seeds, not the mean.")
+    majority: bool = value(False, "Add the score of the most frequent label.")
+    holm: bool = value(False, "Correct p-values for the number of comparisons.")
 
 
 @flags

@@ -18,16 +18,16 @@ from vgtools.commands.options import (
     Limit,
     Runtime,
     ShardTarget,
-    Value,
-    flags,
     help_at_terminal,
     note,
     refuse_if,
 )
+from vgtools.commands.signature import flags
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io.errors import amount
 from vgtools.io.inputs import Inputs
 from vgtools.io.remote import all_of, file_size
+from vgtools.io.settings import value
 from vgtools.io.streams import Piece
 
 if TYPE_CHECKING:
@@ -43,16 +43,14 @@ _GPU_SHARD = 4 << 30
 class FeatureFile(ShardTarget):
     """Where features are written."""
 
-    output: Annotated[
-        str,
-        Value(
-            "X.npy",
-            "File to write, or a folder of shards, X.npy/; the same command resumes it.",
-            "--output",
-            "-o",
-        ),
-        FIRST,
-    ] = "feats.npy"
+    output: str = value(
+        "feats.npy",
+        "File to write, or a folder of shards, X.npy/; the same command resumes it.",
+        "--output",
+        "-o",
+        metavar="X.npy",
+        topic=FIRST,
+    )
 
 
 SHARDS = Topic(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from vgtools.commands.options import Count, Errors, File, Flag, Runtime, Value, note
+from vgtools.commands.options import Errors, Runtime, note
 from vgtools.commands.topics import FIRST
 from vgtools.io.errors import about
+from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
     from vgtools.images.extract import Extraction, FeatureOutput, Work
@@ -23,85 +24,64 @@ _COMMIT_SECONDS = 1.0  # how often finished rows are made safe: what a kill can 
 class Features:
     """What is computed of an image."""
 
-    backbone: Annotated[
-        str,
-        Value(
-            "REF",
-            "timm name, directory as timm's save_for_hf writes it, or builtin:NAME.",
-            "--backbone",
-            "-b",
-        ),
-    ] = "builtin:efficientnet-lite0"
-    pooling: Annotated[
-        Literal["mean", "max", "none"],
-        Flag(help="Over the last feature map; none keeps every position."),
-    ] = "mean"
-    dtype: Annotated[
-        Literal["float32", "float16"],
-        Flag(help="Numbers in the file; float16 takes half the space."),
-    ] = "float32"
-    compute_dtype: Annotated[
-        Literal["float32", "bfloat16"], Flag(help="Numbers the backbone computes with.")
-    ] = "float32"
-    batch_size: Annotated[
-        int | None,
-        Count(
-            "Images per batch, always filled; it affects the last bits of a row, so resume "
-            "with the same.",
-            show_default="8 on a CPU, else 64",
-        ),
-    ] = None
-    workers: Annotated[
-        int, Count("Threads that decode (and, on a CPU, compute); 0: one per core.", 0)
-    ] = 0
+    backbone: str = value(
+        "builtin:efficientnet-lite0",
+        "timm name, directory as timm's save_for_hf writes it, or builtin:NAME.",
+        "--backbone",
+        "-b",
+        metavar="REF",
+    )
+    pooling: Literal["mean", "max", "none"] = value(
+        "mean", "Over the last feature map; none keeps every position."
+    )
+    dtype: Literal["float32", "float16"] = value(
+        "float32", "Numbers in the file; float16 takes half the space."
+    )
+    compute_dtype: Literal["float32", "bfloat16"] = value(
+        "float32", "Numbers the backbone computes with."
+    )
+    batch_size: int | None = count(
+        None,
+        "Images per batch, always filled; it affects the last bits of a row, so resume "
+        "with the same.",
+        show_default="8 on a CPU, else 64",
+    )
+    workers: int = count(0, "Threads that decode (and, on a CPU, compute); 0: one per core.", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regions:
     """Where the boxes come from, and how they are seen."""
 
-    regions: Annotated[
-        list[str] | None,
-        File(
-            "Pool inside boxes: jsonl of a detector or of vg prepare coco/flickr30k-entities, "
-            "COCO's instances_*.json, or grid; repeatable."
-        ),
-        FIRST,
-    ] = None
-    detector: Annotated[
-        str | None,
-        File(
-            "Pool inside the boxes of the torchvision Faster R-CNN with these weights "
-            "(.safetensors)."
-        ),
-        FIRST,
-    ] = None
-    grid_scales: Annotated[
-        int, Count("The grid has windows of 1/1 … 1/N of the image at every half of them.", max=9)
-    ] = 3
-    max_regions: Annotated[int | None, Count("Keep the N most confident regions of an image.")] = (
-        None
+    regions: list[str] | None = file(
+        None,
+        "Pool inside boxes: jsonl of a detector or of vg prepare coco/flickr30k-entities, "
+        "COCO's instances_*.json, or grid; repeatable.",
+        topic=FIRST,
     )
-    min_confidence: Annotated[
-        float, Value("NUMBER", "Leave out regions of less confidence.", min=0, max=1)
-    ] = 0.0
-    cut: Annotated[
-        bool,
-        Flag(
-            "--cut",
-            help="Encode each box as its own crop: slower, but regions of one image differ more.",
-        ),
-    ] = False
-    picture: Annotated[
-        int | None,
-        Count(
-            "With regions or --pooling none: the backbone sees the whole picture, squashed to N"
-            " pixels per side.",
-            32,
-            show_default="its own size; without regions a centre crop",
-        ),
-        FIRST,
-    ] = None
+    detector: str | None = file(
+        None,
+        "Pool inside the boxes of the torchvision Faster R-CNN with these weights (.safetensors).",
+        topic=FIRST,
+    )
+    grid_scales: int = count(
+        3, "The grid has windows of 1/1 … 1/N of the image at every half of them.", max=9
+    )
+    max_regions: int | None = count(None, "Keep the N most confident regions of an image.")
+    min_confidence: float = value(
+        0.0, "Leave out regions of less confidence.", metavar="NUMBER", min=0, max=1
+    )
+    cut: bool = value(
+        False, "Encode each box as its own crop: slower, but regions of one image differ more."
+    )
+    picture: int | None = count(
+        None,
+        "With regions or --pooling none: the backbone sees the whole picture, squashed to N"
+        " pixels per side.",
+        32,
+        show_default="its own size; without regions a centre crop",
+        topic=FIRST,
+    )
 
 
 def open_extraction(

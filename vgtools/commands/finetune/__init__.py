@@ -31,10 +31,10 @@ from vgtools.commands.options import (
     Runtime,
     Value,
     check_streams,
-    flags,
     refuse_if,
     run_folder,
 )
+from vgtools.commands.signature import flags
 from vgtools.tasks.table import settings_of, start_of
 
 

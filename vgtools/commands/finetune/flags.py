@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from vgtools.commands.options import Count, File, Flag, TaskFiles, Value, refuse_if
+from vgtools.commands.options import TaskFiles, refuse_if
 from vgtools.commands.topics import FIRST
+from vgtools.io.settings import count, file, value
 from vgtools.tasks.table import Hyper
 
 if TYPE_CHECKING:
@@ -22,38 +23,34 @@ ANSWERED = 9  # training questions that have an answer, for it to be predicted
 class Files(TaskFiles):
     """The files of a task."""
 
-    hold_out: Annotated[
-        float | None,
-        Value(
-            "SHARE",
-            "Where there is no dev file: evaluate on this share of the training file, chosen by "
-            "the hash of the id.",
-            min=0,
-            max=1,
-        ),
-    ] = None
+    hold_out: float | None = value(
+        None,
+        "Where there is no dev file: evaluate on this share of the training file, chosen by "
+        "the hash of the id.",
+        metavar="SHARE",
+        min=0,
+        max=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
     """What tasks with pictures need beside their files."""
 
-    regions: Annotated[
-        str | None,
-        Value("X.npy", "Tasks with pictures: of vg extract-image-feats --regions or --detector."),
-    ] = None
-    boxes: Annotated[
-        int | None,
-        Count("Tasks with pictures: the N most confident regions of each.", show_default="all"),
-    ] = None
-    answers: Annotated[
-        str | None,
-        Value(
-            "FILE|N",
-            "VQA: the answers, one per line; or those that N training questions have.",
-            show_default=str(ANSWERED),
-        ),
-    ] = None
+    regions: str | None = value(
+        None,
+        "Tasks with pictures: of vg extract-image-feats --regions or --detector.",
+        metavar="X.npy",
+    )
+    boxes: int | None = count(
+        None, "Tasks with pictures: the N most confident regions of each.", show_default="all"
+    )
+    answers: str | None = value(
+        None,
+        "VQA: the answers, one per line; or those that N training questions have.",
+        metavar="FILE|N",
+        show_default=str(ANSWERED),
+    )
 
     def check(self, task: Task) -> None:
         """Refuse what the task has no use for, or what it lacks."""
@@ -62,8 +59,8 @@ class Pictures:
         refuse_if(
             missing, "--regions", f"{name} looks at pictures: X.npy of vg extract-image-feats"
         )
-        for value, flag in ((self.regions, "--regions"), (self.boxes, "--boxes")):
-            unused = value is not None and not task.images
+        for given, flag in ((self.regions, "--regions"), (self.boxes, "--boxes")):
+            unused = given is not None and not task.images
             refuse_if(unused, flag, f"is for tasks with pictures; {name} has none")
         unused = self.boxes is not None and task.kind == "choice"
         why = f"{name} sees the regions that its texts name, and the whole picture"
@@ -76,45 +73,38 @@ class Pictures:
 class FoundImages:
     """Images for texts: retrieved before, or found by a grounded encoder while it learns."""
 
-    retrieved: Annotated[
-        list[str] | None,
-        File("Images of the texts, rows of vg retrieve, to fuse into any encoder; repeatable."),
-    ] = None
-    index: Annotated[
-        str | None,
-        File(
-            "Encoder of --strategy scene, object, keyword: finds images. With --retrieved: the "
-            "index of rows that do not say which."
-        ),
-    ] = None
-    feats: Annotated[
-        str | None,
-        Flag(metavar="X.npy", help="With --retrieved or --index: features of the images."),
-    ] = None
-    images: Annotated[
-        Literal["found", "random", "shuffle", "none"],
-        Flag(
-            help="With --feats: images found for a text; controls: any, those of another text, "
-            "none through the same layers."
-        ),
-    ] = "found"
-    fusion: Annotated[
-        Literal["paper", "gate", "scalar-gate", "sum", "attention", "bi-attention"] | None,
-        Flag(
-            help="With --retrieved: how images are fused.",
+    retrieved: list[str] | None = file(
+        None, "Images of the texts, rows of vg retrieve, to fuse into any encoder; repeatable."
+    )
+    index: str | None = file(
+        None,
+        "Encoder of --strategy scene, object, keyword: finds images. With --retrieved: the "
+        "index of rows that do not say which.",
+    )
+    feats: str | None = value(
+        None, "With --retrieved or --index: features of the images.", metavar="X.npy"
+    )
+    images: Literal["found", "random", "shuffle", "none"] = value(
+        "found",
+        "With --feats: images found for a text; controls: any, those of another text, "
+        "none through the same layers.",
+    )
+    fusion: Literal["paper", "gate", "scalar-gate", "sum", "attention", "bi-attention"] | None = (
+        value(
+            None,
+            "With --retrieved: how images are fused.",
             show_default="paper, or that of the model",
-        ),
-    ] = None
-    fusion_start: Annotated[
-        Literal["drawn", "identity"],
-        Flag(help="Weights of a new fusion; identity lets the text through at first."),
-    ] = "drawn"
-    image_dropout: Annotated[
-        float, Value("SHARE", "Of texts that lose all images in a step.", min=0, max=1)
-    ] = 0.0
-    image_weight: Annotated[
-        float, Value("W", "Of the images in a new fusion that is a sum.", min=0)
-    ] = 1.0
+        )
+    )
+    fusion_start: Literal["drawn", "identity"] = value(
+        "drawn", "Weights of a new fusion; identity lets the text through at first."
+    )
+    image_dropout: float = value(
+        0.0, "Of texts that lose all images in a step.", metavar="SHARE", min=0, max=1
+    )
+    image_weight: float = value(
+        1.0, "Of the images in a new fusion that is a sum.", metavar="W", min=0
+    )
 
     def check(self, task: Task) -> None:
         """Refuse flags that need one another, or that the task has no use for."""
@@ -141,101 +131,87 @@ class FoundImages:
 class Scratch:
     """What a translation model begins as, where it is not another one."""
 
-    shape: Annotated[
-        Literal["transformer-base", "transformer-small"] | None,
-        Flag(help="translation: train from scratch in this shape; --encoder continues instead."),
-    ] = None
-    tokenizer: Annotated[
-        str | None,
-        Value("DIR", "With --shape: of vg prepare tokenizer.", "--tokenizer", "-t"),
-    ] = None
+    shape: Literal["transformer-base", "transformer-small"] | None = value(
+        None, "translation: train from scratch in this shape; --encoder continues instead."
+    )
+    tokenizer: str | None = value(
+        None, "With --shape: of vg prepare tokenizer.", "--tokenizer", "-t", metavar="DIR"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
     """How a task is learned; most values are the task's own unless given."""
 
-    epochs: Annotated[
-        int | None, Count("Passes over the training set.", show_default=_PAPER), FIRST
-    ] = None
-    steps: Annotated[
-        int | None, Count("Steps in total, in place of --epochs.", show_default="none"), FIRST
-    ] = None
-    lr: Annotated[
-        float | None,
-        Value("RATE", "Highest learning rate of AdamW.", min=0, show_default=_PAPER),
-        FIRST,
-    ] = None
-    batch_size: Annotated[
-        int | None,
-        Count(
-            "Items per step, over all processes; SQuAD: windows; translation: source tokens.",
-            show_default=_PAPER,
-        ),
-        FIRST,
-    ] = None
-    max_length: Annotated[
-        int | None,
-        Count(
-            "Highest number of tokens in a sequence, special tokens included.",
-            3,
-            show_default=_PAPER,
-        ),
-        FIRST,
-    ] = None
-    stride: Annotated[
-        int | None, Count("SQuAD: tokens from one window to the next.", show_default=_PAPER)
-    ] = None
-    warmup: Annotated[
-        float | None,
-        Value(
-            "SHARE",
-            "Share of the steps in which the learning rate rises; from 1 on, their number.",
-            min=0,
-            show_default=_PAPER,
-        ),
-    ] = None
-    weight_decay: Annotated[
-        float | None, Value("RATE", "On matrices.", min=0, show_default=_PAPER)
-    ] = None
-    seed: Annotated[
-        int | None,
-        Count(
-            "First seed: of the head, the order and the dropout.", 0, show_default=str(Hyper.seed)
-        ),
-        FIRST,
-    ] = None
-    seeds: Annotated[int, Count("Number of seeds: SEED, SEED+1, …"), FIRST] = 1
-    keep: Annotated[
-        Literal["last", "best"] | None,
-        Flag(
-            show_default="last; translation, and with --patience: best",
-            help="Epoch whose weights are kept; the paper chooses none.",
-        ),
-    ] = None
-    patience: Annotated[int | None, Count("Stop a seed after N epochs that were not its best.")] = (
-        None
+    epochs: int | None = count(
+        None, "Passes over the training set.", show_default=_PAPER, topic=FIRST
     )
-    null_threshold: Annotated[
-        float,
-        Value(
-            "SCORE", "SQuAD 2.0: answer nothing if that scores this much higher than the answer."
-        ),
-    ] = 0.0
-    window: Annotated[
-        int, Count("Batches sorted by length together; 1 leaves the order to chance.")
-    ] = 50
-    dtype: Annotated[
-        Literal["float32", "bfloat16"],
-        Flag(help="bfloat16: matrix products only, weights stay float32."),
-        FIRST,
-    ] = "float32"
-    limit: Annotated[
-        int | None, Count("For a quick try: the first N examples of every file."), FIRST
-    ] = None
-    no_models: Annotated[
-        bool, Flag("--no-models", help="Keep scores and predictions, not what was learned."), FIRST
-    ] = False
+    steps: int | None = count(
+        None, "Steps in total, in place of --epochs.", show_default="none", topic=FIRST
+    )
+    lr: float | None = value(
+        None,
+        "Highest learning rate of AdamW.",
+        metavar="RATE",
+        min=0,
+        show_default=_PAPER,
+        topic=FIRST,
+    )
+    batch_size: int | None = count(
+        None,
+        "Items per step, over all processes; SQuAD: windows; translation: source tokens.",
+        show_default=_PAPER,
+        topic=FIRST,
+    )
+    max_length: int | None = count(
+        None,
+        "Highest number of tokens in a sequence, special tokens included.",
+        3,
+        show_default=_PAPER,
+        topic=FIRST,
+    )
+    stride: int | None = count(
+        None, "SQuAD: tokens from one window to the next.", show_default=_PAPER
+    )
+    warmup: float | None = value(
+        None,
+        "Share of the steps in which the learning rate rises; from 1 on, their number.",
+        metavar="SHARE",
+        min=0,
+        show_default=_PAPER,
+    )
+    weight_decay: float | None = value(
+        None, "On matrices.", metavar="RATE", min=0, show_default=_PAPER
+    )
+    seed: int | None = count(
+        None,
+        "First seed: of the head, the order and the dropout.",
+        0,
+        show_default=str(Hyper.seed),
+        topic=FIRST,
+    )
+    seeds: int = count(1, "Number of seeds: SEED, SEED+1, …", topic=FIRST)
+    keep: Literal["last", "best"] | None = value(
+        None,
+        "Epoch whose weights are kept; the paper chooses none.",
+        show_default="last; translation, and with --patience: best",
+    )
+    patience: int | None = count(None, "Stop a seed after N epochs that were not its best.")
+    null_threshold: float = value(
+        0.0,
+        "SQuAD 2.0: answer nothing if that scores this much higher than the answer.",
+        metavar="SCORE",
+    )
+    window: int = count(50, "Batches sorted by length together; 1 leaves the order to chance.")
+    dtype: Literal["float32", "bfloat16"] = value(
+        "float32", "bfloat16: matrix products only, weights stay float32.", topic=FIRST
+    )
+    limit: int | None = count(
+        None, "For a quick try: the first N examples of every file.", topic=FIRST
+    )
+    no_models: bool = value(
+        False, "Keep scores and predictions, not what was learned.", topic=FIRST
+    )
 
     def check(self, task: Task) -> None:
         """Refuse flags that the task has no use for, or that contradict one another."""
@@ -253,14 +229,14 @@ class Learning:
 class Spread:
     """Where the seeds are learned, if not here."""
 
-    ray: Annotated[
-        str | None,
-        Value("ADDRESS", "Learn each seed on a worker of a Ray cluster: auto, local or HOST:PORT."),
-    ] = None
-    workers: Annotated[
-        int | None,
-        Count("With --ray: the most workers.", show_default="one per GPU or core"),
-    ] = None
+    ray: str | None = value(
+        None,
+        "Learn each seed on a worker of a Ray cluster: auto, local or HOST:PORT.",
+        metavar="ADDRESS",
+    )
+    workers: int | None = count(
+        None, "With --ray: the most workers.", show_default="one per GPU or core"
+    )
 
     def check(self, inputs: Sequence[str | None]) -> None:
         """Refuse what does not go with a cluster."""

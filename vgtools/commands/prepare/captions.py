@@ -10,19 +10,21 @@ from typing import Annotated, Literal
 
 import typer
 
-from vgtools.commands.options import AsSplit, Flag, Quiet, Value, flags
+from vgtools.commands.options import AsSplit, Flag, Quiet
 from vgtools.commands.prepare.photos import Rows
+from vgtools.commands.signature import flags
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions
 from vgtools.datasets.rows import Folder, in_split, read_splits, with_split
+from vgtools.io.settings import value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
     """The official split of each picture."""
 
-    splits: Annotated[str | None, Value("DIR", "Folder of the official split lists.")] = None
-    split: Annotated[str | None, Value("NAME", "Keep only this split.")] = None
+    splits: str | None = value(None, "Folder of the official split lists.", metavar="DIR")
+    split: str | None = value(None, "Keep only this split.", metavar="NAME")
 
     def read(self, flickr8k: bool | None) -> dict[str, str]:
         """Return the split of each picture; nothing without --splits."""

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vgtools.commands.options import Errors, Flag, Target, Value, refuse_if
+from vgtools.commands.options import Errors, Flag, Target, refuse_if
+from vgtools.io.settings import value
 
 if TYPE_CHECKING:
     from vgtools.datasets.rows import Folder
@@ -22,9 +23,9 @@ ImagesOut = Annotated[
 class Photos:
     """The photos that rows are about."""
 
-    images: Annotated[
-        str | None, Value("DIR", "Folder of the photos; boxes are scaled to them.")
-    ] = None
+    images: str | None = value(
+        None, "Folder of the photos; boxes are scaled to them.", metavar="DIR"
+    )
     images_out: ImagesOut = None
 
     def check(self, output: str, inputs: Sequence[str], urls: bool = False) -> None:

@@ -18,11 +18,11 @@ from vgtools.commands.options import (
     Restart,
     Target,
     Value,
-    flags,
     note,
     refuse_if,
 )
 from vgtools.commands.prepare.photos import ImagesOut, Photos, Rows
+from vgtools.commands.signature import flags
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets.rows import Folder, save
 from vgtools.io.errors import Tally, amount

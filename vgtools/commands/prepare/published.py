@@ -14,10 +14,10 @@ from vgtools.commands.options import (
     Quiet,
     Restart,
     Value,
-    flags,
     note,
     refuse_if,
 )
+from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
 
 Packed = Annotated[

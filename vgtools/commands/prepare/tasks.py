@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from vgtools.commands.options import Flag, Quiet, Target, TaskFiles, Value, flags, note, refuse_if
+from vgtools.commands.options import Flag, Quiet, Target, TaskFiles, Value, note, refuse_if
+from vgtools.commands.signature import flags
 from vgtools.io.errors import Tally
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from vgtools.commands.options import Count, File, Flag, Quiet, Target, Value, flags, refuse_if
+from vgtools.commands.options import Count, File, Flag, Quiet, Target, Value, refuse_if
+from vgtools.commands.signature import flags
 from vgtools.datasets.rows import save
 from vgtools.io.errors import Tally
 

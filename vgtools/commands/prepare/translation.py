@@ -13,11 +13,11 @@ from vgtools.commands.options import (
     Target,
     Value,
     check_streams,
-    flags,
     note,
     refuse_if,
     run_folder,
 )
+from vgtools.commands.signature import flags
 from vgtools.io.errors import Tally
 
 

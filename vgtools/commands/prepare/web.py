@@ -6,18 +6,9 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import (
-    AsSplit,
-    Errors,
-    File,
-    Flag,
-    Limit,
-    Quiet,
-    Target,
-    flags,
-    refuse_if,
-)
+from vgtools.commands.options import AsSplit, Errors, File, Flag, Limit, Quiet, Target, refuse_if
 from vgtools.commands.prepare.photos import Rows
+from vgtools.commands.signature import flags
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions as captions_module
 from vgtools.datasets.annotations import visual_genome_regions

@@ -15,11 +15,11 @@ from vgtools.commands.options import (
     Restart,
     Seed,
     Target,
-    flags,
     note,
     refuse_if,
 )
 from vgtools.commands.prepare.photos import ImagesOut, Rows
+from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
 
 

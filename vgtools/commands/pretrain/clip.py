@@ -17,13 +17,13 @@ from vgtools.commands.options import (
     RunFolder,
     Runtime,
     Seed,
-    Value,
-    flags,
     refuse_if,
     run_folder,
 )
 from vgtools.commands.pretrain.flags import Start, open_session, settle
+from vgtools.commands.signature import flags
 from vgtools.commands.topics import Topic
+from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
     from vgtools.models.encoder import Encoder
@@ -36,26 +36,25 @@ TRAINING = Topic("training", "How the tower learns: rates, numbers, and when it 
 class TowerStart(Start):
     """The text tower that training starts from."""
 
-    shape: Annotated[
-        str | None,
-        Value(
-            "NAME|FILE",
-            f"From scratch: {_NAMES}, or the config.json of a CLIPTextModelWithProjection.",
-        ),
-    ] = None
-    tokenizer: Annotated[
-        str | None,
-        Value("NAME", "With --shape: builtin:clip-bpe, or another CLIP's.", "--tokenizer", "-t"),
-    ] = None
-    encoder: Annotated[
-        str | None,
-        Value(
-            "NAME",
-            "Continue training this text tower: hub name, directory, vg run.",
-            "--encoder",
-            "-e",
-        ),
-    ] = None
+    shape: str | None = value(
+        None,
+        f"From scratch: {_NAMES}, or the config.json of a CLIPTextModelWithProjection.",
+        metavar="NAME|FILE",
+    )
+    tokenizer: str | None = value(
+        None,
+        "With --shape: builtin:clip-bpe, or another CLIP's.",
+        "--tokenizer",
+        "-t",
+        metavar="NAME",
+    )
+    encoder: str | None = value(
+        None,
+        "Continue training this text tower: hub name, directory, vg run.",
+        "--encoder",
+        "-e",
+        metavar="NAME",
+    )
 
     def open(self, offline: bool) -> Encoder:
         """Return the tower to start from, with its tokenizer."""
@@ -86,7 +85,7 @@ class ClipOptimizer(Optimizer):
 
     epochs: int | None = 8
     batch_size: int = 256
-    micro_batch: Annotated[int | None, Flag(metavar="N", min=1, hidden=True)] = None
+    micro_batch: int | None = count(None, "Not of a tower.", hidden=True)
     lr: float = 2e-3
     warmup: float = 0.1
     schedule: Literal["linear", "cosine", "constant"] = "cosine"

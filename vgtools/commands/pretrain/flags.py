@@ -15,12 +15,12 @@ from vgtools.commands.options import (
     Count,
     Flag,
     Optimizer,
-    Value,
     check_streams,
     is_given,
     refuse_if,
 )
 from vgtools.commands.topics import FIRST, Topic
+from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
     import torch
@@ -64,23 +64,25 @@ StopEpoch = Annotated[
 class Start:
     """The model that training starts from."""
 
-    shape: Annotated[
-        str | None,
-        Value(
-            "NAME|FILE",
-            "From scratch: bert-base, bert-small, roberta-base, roberta-small, or a config.json.",
-        ),
-    ] = None
-    tokenizer: Annotated[
-        str | None,
-        Value("NAME", "With --shape: hub name, directory or builtin:NAME.", "--tokenizer", "-t"),
-    ] = None
-    encoder: Annotated[
-        str | None,
-        Value(
-            "NAME", "Continue training this model: hub name, directory, vg run.", "--encoder", "-e"
-        ),
-    ] = None
+    shape: str | None = value(
+        None,
+        "From scratch: bert-base, bert-small, roberta-base, roberta-small, or a config.json.",
+        metavar="NAME|FILE",
+    )
+    tokenizer: str | None = value(
+        None,
+        "With --shape: hub name, directory or builtin:NAME.",
+        "--tokenizer",
+        "-t",
+        metavar="NAME",
+    )
+    encoder: str | None = value(
+        None,
+        "Continue training this model: hub name, directory, vg run.",
+        "--encoder",
+        "-e",
+        metavar="NAME",
+    )
 
     def check(self) -> None:
         """Refuse flags that do not go together."""
@@ -126,10 +128,10 @@ class Start:
 class Masking:
     """What of a text is masked."""
 
-    block: Annotated[int, Count("Tokens per block or text, special tokens included.", 8)] = 128
-    mask_rate: Annotated[
-        float, Value("RATE", "Share of the tokens that are masked.", min=0.01, max=0.9)
-    ] = 0.15
+    block: int = count(128, "Tokens per block or text, special tokens included.", 8)
+    mask_rate: float = value(
+        0.15, "Share of the tokens that are masked.", metavar="RATE", min=0.01, max=0.9
+    )
 
 
 def settle(

@@ -14,7 +14,6 @@ from vgtools.commands.options import (
     RunFolder,
     Runtime,
     Seed,
-    flags,
     refuse_if,
     run_folder,
 )
@@ -28,7 +27,9 @@ from vgtools.commands.pretrain.flags import (
     parse_weights,
     settle,
 )
+from vgtools.commands.signature import flags
 from vgtools.commands.topics import Topic
+from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
     from vgtools.systems.grounding.inputs import Sources
@@ -44,78 +45,50 @@ IMAGES = Topic("images", "Regions of images, and how the words of a text find im
 class ImageFlags:
     """What images a text is shown with."""
 
-    strategy: Annotated[
-        str,
-        Flag(
-            metavar="NAME",
-            help="none; i2t, t2i, both (captions with their image); scene, object, keyword "
-            "(images found by words).",
-        ),
-    ]
-    feats: Annotated[
-        str | None, Flag(metavar="X.npy", help="Features of images, of vg extract-image-feats.")
-    ] = None
-    regions: Annotated[
-        str | None,
-        Flag(metavar="X.npy", help="Regions of images, in place of --feats (table 1)."),
-        IMAGES,
-    ] = None
-    boxes: Annotated[
-        int | None,
-        Flag(
-            metavar="N",
-            min=1,
-            show_default="36",
-            help="With --regions: the N most confident of each image.",
-        ),
-        IMAGES,
-    ] = None
-    index: Annotated[
-        str | None,
-        Flag(
-            metavar="FILE",
-            help="Index by captions, nouns or keywords, of vg build-index, for scene, object or "
-            "keyword.",
-        ),
-    ] = None
-    images: Annotated[
-        int | None,
-        Flag(
-            "--images",
-            "-k",
-            metavar="N",
-            min=1,
-            show_default="16",
-            help="Images per text, for scene, object and keyword.",
-        ),
-    ] = None
-    clusters: Annotated[
-        int | None,
-        Flag(
-            metavar="N",
-            min=1,
-            show_default="8, at most -k",
-            help="Clusters of a text's nouns, for object.",
-        ),
-        IMAGES,
-    ] = None
-    query: Annotated[
-        Literal["masked", "whole"],
-        Flag(
-            help="Words that images are found by: those shown, or all (a control: images then "
-            "give masked words away)."
-        ),
-        IMAGES,
-    ] = "masked"
-    tagger: Annotated[
-        str | None,
-        Flag(
-            metavar="NAME",
-            show_default="builtin:spacy-sm",
-            help="Finds nouns, for object: builtin:spacy-sm or a package.",
-        ),
-        IMAGES,
-    ] = None
+    strategy: str = value(
+        ...,
+        "none; i2t, t2i, both (captions with their image); scene, object, keyword "
+        "(images found by words).",
+        metavar="NAME",
+    )
+    feats: str | None = value(
+        None, "Features of images, of vg extract-image-feats.", metavar="X.npy"
+    )
+    regions: str | None = value(
+        None, "Regions of images, in place of --feats (table 1).", metavar="X.npy", topic=IMAGES
+    )
+    boxes: int | None = count(
+        None, "With --regions: the N most confident of each image.", show_default="36", topic=IMAGES
+    )
+    index: str | None = file(
+        None,
+        "Index by captions, nouns or keywords, of vg build-index, for scene, object or keyword.",
+    )
+    images: int | None = value(
+        None,
+        "Images per text, for scene, object and keyword.",
+        "--images",
+        "-k",
+        metavar="N",
+        min=1,
+        show_default="16",
+    )
+    clusters: int | None = count(
+        None, "Clusters of a text's nouns, for object.", show_default="8, at most -k", topic=IMAGES
+    )
+    query: Literal["masked", "whole"] = value(
+        "masked",
+        "Words that images are found by: those shown, or all (a control: images then "
+        "give masked words away).",
+        topic=IMAGES,
+    )
+    tagger: str | None = value(
+        None,
+        "Finds nouns, for object: builtin:spacy-sm or a package.",
+        metavar="NAME",
+        show_default="builtin:spacy-sm",
+        topic=IMAGES,
+    )
 
     def check(self) -> None:
         """Refuse flags that do not go together."""

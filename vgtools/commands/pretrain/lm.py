@@ -17,7 +17,6 @@ from vgtools.commands.options import (
     Runtime,
     Seed,
     Value,
-    flags,
     run_folder,
 )
 from vgtools.commands.pretrain.flags import (
@@ -32,7 +31,9 @@ from vgtools.commands.pretrain.flags import (
     parse_weights,
     settle,
 )
+from vgtools.commands.signature import flags
 from vgtools.commands.topics import Topic
+from vgtools.io.settings import count, value
 from vgtools.systems.vokenization import objectives
 
 VOKENS = Topic(
@@ -48,35 +49,26 @@ def _losses() -> tuple[str, ...]:
 class VokenFlags:
     """What is learned from vokens; an entry of `run.json` each."""
 
-    voken_tokens: Annotated[
-        Literal["all", "masked", "unmasked"], Flag(help="Tokens whose voken is learned.")
-    ] = "all"
-    label: Annotated[
-        Literal["all", "first"],
-        Flag(help="first: only the voken of each sentence's first token (table 5)."),
-    ] = "all"
-    control: Annotated[
-        Literal["random", "shuffle", "reverse", "tokens"] | None,
-        Flag(help="What replaces the vokens (table 6)."),
-    ] = None
-    vokens: Annotated[
-        int | None,
-        Count("Images of the bank.", show_default="from the manifest, else the largest voken"),
-    ] = None
-    shared_head: Annotated[
-        bool,
-        Flag(
-            "--shared-head",
-            help="Vokens share the hidden layer of the masked language model's head.",
-        ),
-    ] = False
-    pack: Annotated[
-        Literal["stream", "document", "row", "best-fit"],
-        Flag(
-            help="What no block crosses: nothing (stream), an empty row (document), the end of a "
-            "row (row); best-fit: document, whose short ends share blocks."
-        ),
-    ] = "stream"
+    voken_tokens: Literal["all", "masked", "unmasked"] = value(
+        "all", "Tokens whose voken is learned."
+    )
+    label: Literal["all", "first"] = value(
+        "all", "first: only the voken of each sentence's first token (table 5)."
+    )
+    control: Literal["random", "shuffle", "reverse", "tokens"] | None = value(
+        None, "What replaces the vokens (table 6)."
+    )
+    vokens: int | None = count(
+        None, "Images of the bank.", show_default="from the manifest, else the largest voken"
+    )
+    shared_head: bool = value(
+        False, "Vokens share the hidden layer of the masked language model's head."
+    )
+    pack: Literal["stream", "document", "row", "best-fit"] = value(
+        "stream",
+        "What no block crosses: nothing (stream), an empty row (document), the end of a "
+        "row (row); best-fit: document, whose short ends share blocks.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

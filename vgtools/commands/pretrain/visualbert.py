@@ -10,14 +10,11 @@ import typer
 
 from vgtools.commands.options import (
     Checkpoints,
-    Count,
-    Flag,
     Optimizer,
     RunFolder,
     Runtime,
     Seed,
     Value,
-    flags,
     refuse_if,
     run_folder,
 )
@@ -32,6 +29,8 @@ from vgtools.commands.pretrain.flags import (
     parse_weights,
     settle,
 )
+from vgtools.commands.signature import flags
+from vgtools.io.settings import count, value
 
 _WEIGHTS = {"mlm": 1.0, "sip": 1.0}  # of every loss, where none is given
 
@@ -40,25 +39,18 @@ _WEIGHTS = {"mlm": 1.0, "sip": 1.0}  # of every loss, where none is given
 class RegionFlags:
     """What the model sees of an image; an entry of `run.json` each."""
 
-    region_start: Annotated[
-        Literal["drawn", "words"],
-        Flag(
-            help="How regions begin: drawn at random (the paper), or near the words that they "
-            "show; takes minutes, for trainings that are short."
-        ),
-    ] = "drawn"
-    text_only: Annotated[
-        bool, Flag("--text-only", help="Show no region (table 7, w/o grounded).")
-    ] = False
-    late_fusion: Annotated[
-        bool,
-        Flag(
-            "--late-fusion", help="Regions join in one new last layer (table 7, w/o early fusion)."
-        ),
-    ] = False
-    boxes: Annotated[
-        int | None, Count("The N most confident regions of each image.", show_default="all")
-    ] = None
+    region_start: Literal["drawn", "words"] = value(
+        "drawn",
+        "How regions begin: drawn at random (the paper), or near the words that they "
+        "show; takes minutes, for trainings that are short.",
+    )
+    text_only: bool = value(False, "Show no region (table 7, w/o grounded).")
+    late_fusion: bool = value(
+        False, "Regions join in one new last layer (table 7, w/o early fusion)."
+    )
+    boxes: int | None = count(
+        None, "The N most confident regions of each image.", show_default="all"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

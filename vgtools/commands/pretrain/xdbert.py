@@ -9,14 +9,11 @@ import typer
 
 from vgtools.commands.options import (
     Checkpoints,
-    Count,
-    Flag,
     Optimizer,
     RunFolder,
     Runtime,
     Seed,
     Value,
-    flags,
     refuse_if,
     run_folder,
 )
@@ -31,6 +28,8 @@ from vgtools.commands.pretrain.flags import (
     parse_weights,
     settle,
 )
+from vgtools.commands.signature import flags
+from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
     from vgtools.models.encoder import Encoder
@@ -42,18 +41,18 @@ _LOSSES = ("mlm", "match", "clip_token")
 class Models:
     """What is adapted, and beside what."""
 
-    encoder: Annotated[
-        str,
-        Value("NAME", "BERT, RoBERTa or ELECTRA: hub name, directory, vg run.", "--encoder", "-e"),
-    ]
-    teacher: Annotated[
-        str,
-        Value("NAME", "CLIP or its text tower: hub name, directory, run of vg pretrain clip."),
-    ]
-    cross_layers: Annotated[int, Count("Layers over both.")] = 2
-    freeze_teacher: Annotated[
-        bool, Flag("--freeze-teacher", help="The teacher does not learn (a control).")
-    ] = False
+    encoder: str = value(
+        ...,
+        "BERT, RoBERTa or ELECTRA: hub name, directory, vg run.",
+        "--encoder",
+        "-e",
+        metavar="NAME",
+    )
+    teacher: str = value(
+        ..., "CLIP or its text tower: hub name, directory, run of vg pretrain clip.", metavar="NAME"
+    )
+    cross_layers: int = count(2, "Layers over both.")
+    freeze_teacher: bool = value(False, "The teacher does not learn (a control).")
 
     def open(self, offline: bool) -> tuple[Encoder, Encoder]:
         """Return the student, with its head of masked words, and the teacher."""
@@ -75,13 +74,11 @@ class TextBlocks(Masking):
     """
 
     block: int = 512
-    pack: Annotated[
-        Literal["stream", "document", "row", "best-fit"],
-        Flag(
-            help="What no block crosses: nothing (stream), an empty row (document), the end of a "
-            "row (row); best-fit: document, whose short ends share blocks."
-        ),
-    ] = "stream"
+    pack: Literal["stream", "document", "row", "best-fit"] = value(
+        "stream",
+        "What no block crosses: nothing (stream), an empty row (document), the end of a "
+        "row (row); best-fit: document, whose short ends share blocks.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,16 +93,14 @@ class XDBertOptimizer(Optimizer):
     stop_epoch: StopEpoch = None
     batch_size: int = 256
     lr: float = 1e-4
-    cross_lr: Annotated[
-        float | None,
-        Value(
-            "RATE",
-            "Highest rate of the new layers and heads; examples/xdbert in small has 1e-3, with a "
-            "weight of match of 20.",
-            min=0,
-            show_default="--lr",
-        ),
-    ] = None
+    cross_lr: float | None = value(
+        None,
+        "Highest rate of the new layers and heads; examples/xdbert in small has 1e-3, with a "
+        "weight of match of 20.",
+        metavar="RATE",
+        min=0,
+        show_default="--lr",
+    )
     warmup: float = 0.05
 
 

@@ -13,11 +13,11 @@ from vgtools.commands.options import (
     Limit,
     Runtime,
     Seed,
-    flags,
     help_at_terminal,
     run_folder,
 )
 from vgtools.commands.probe_attention.flags import Encoder, Output, Samples
+from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError
 from vgtools.io.inputs import Inputs
 from vgtools.io.process import Progress

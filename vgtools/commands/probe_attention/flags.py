@@ -21,6 +21,7 @@ from vgtools.commands.options import (
 )
 from vgtools.io.errors import DataError, amount
 from vgtools.io.inputs import Inputs
+from vgtools.io.settings import value
 
 if TYPE_CHECKING:
     from vgtools.systems.attention_probes.probing import Findings, Settings
@@ -39,14 +40,16 @@ class Probed:
     """What is probed, and how; the fields are some of `probing.Settings`."""
 
     encoder: Encoder
-    parser: Annotated[
-        str | None,
-        Value("REF", "Gold syntax: a spaCy model, builtin:spacy-sm, or a .conllu file in order."),
-    ] = None
-    relations: Annotated[
-        str,
-        Value("N|all|NAMES", "How many of the most frequent relations, all, or names (det,pobj)."),
-    ] = "10"
+    parser: str | None = value(
+        None,
+        "Gold syntax: a spaCy model, builtin:spacy-sm, or a .conllu file in order.",
+        metavar="REF",
+    )
+    relations: str = value(
+        "10",
+        "How many of the most frequent relations, all, or names (det,pobj).",
+        metavar="N|all|NAMES",
+    )
     samples: Samples = 1000
     batch_size: BatchSize = 32
     limit: Limit = None
@@ -58,10 +61,10 @@ class Probed:
 class Splits:
     """Which rows are for what."""
 
-    split: Annotated[str | None, Value("NAME", "Report on the rows of this split.")] = None
-    select_on: Annotated[
-        str | None, Value("NAME", "Choose the best heads on this split instead.")
-    ] = None
+    split: str | None = value(None, "Report on the rows of this split.", metavar="NAME")
+    select_on: str | None = value(
+        None, "Choose the best heads on this split instead.", metavar="NAME"
+    )
 
     def check(self) -> None:
         """Refuse a split for both."""

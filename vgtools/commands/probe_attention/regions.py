@@ -15,12 +15,12 @@ from vgtools.commands.options import (
     Flag,
     Runtime,
     Value,
-    flags,
     help_at_terminal,
     refuse_if,
     run_folder,
 )
 from vgtools.commands.probe_attention.flags import Output, Probed, Splits, open_model, report, say
+from vgtools.commands.signature import flags
 from vgtools.io.inputs import Inputs
 
 

@@ -8,46 +8,33 @@ from typing import Annotated, Literal
 
 import typer
 
-from vgtools.commands.options import (
-    Count,
-    File,
-    Flag,
-    Runtime,
-    Value,
-    flags,
-    help_at_terminal,
-    refuse_if,
-    run_folder,
-)
+from vgtools.commands.options import Count, Runtime, help_at_terminal, refuse_if, run_folder
 from vgtools.commands.probe_attention.flags import Output, Probed, Splits, open_model, report, say
+from vgtools.commands.signature import flags
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import is_stream
+from vgtools.io.settings import count, file, value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier:
     """A classifier over all heads of a text encoder."""
 
-    classifier: Annotated[
-        Literal["attention", "words"] | None,
-        Flag(help="Learn heads of words from attention alone, or from attention and words."),
-    ] = None
-    train_on: Annotated[
-        str | None,
-        Value(
-            "NAME",
-            "Split that the classifier learns from; without it: four of five texts, and all "
-            "that is reported is of the fifth.",
-        ),
-    ] = None
-    epochs: Annotated[int, Count("Passes of the classifier over what it learns from.")] = 2
-    vectors: Annotated[
-        str | None,
-        File(
-            "Word vectors for the classifier, in GloVe's text form.",
-            show_default="the encoder's own embeddings",
-        ),
-    ] = None
+    classifier: Literal["attention", "words"] | None = value(
+        None, "Learn heads of words from attention alone, or from attention and words."
+    )
+    train_on: str | None = value(
+        None,
+        "Split that the classifier learns from; without it: four of five texts, and all "
+        "that is reported is of the fifth.",
+        metavar="NAME",
+    )
+    epochs: int = count(2, "Passes of the classifier over what it learns from.")
+    vectors: str | None = file(
+        None,
+        "Word vectors for the classifier, in GloVe's text form.",
+        show_default="the encoder's own embeddings",
+    )
 
     def check(self, splits: Splits, parser: str | None, texts: str) -> None:
         """Refuse flags that contradict one another."""

@@ -17,7 +17,6 @@ from vgtools.commands.options import (
     Limit,
     Runtime,
     TextTarget,
-    flags,
     help_at_terminal,
     note,
     refuse_if,
@@ -25,6 +24,7 @@ from vgtools.commands.options import (
 from vgtools.commands.retrieve.retrievers import Search, open_retriever
 from vgtools.commands.retrieve.rows import Rows
 from vgtools.commands.retrieve.score import score
+from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
 from vgtools.io.remote import all_of, local
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from vgtools.commands.options import Flag, NProbe, Runtime, refuse_if
+from vgtools.commands.options import NProbe, Runtime, refuse_if
 from vgtools.io.errors import DataError
+from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
     from vgtools.retrieval import Retriever
@@ -18,40 +19,26 @@ if TYPE_CHECKING:
 class Search:
     """How images are searched."""
 
-    k: Annotated[int, Flag("-k", metavar="N", min=1, max=1000, help="Images per text.")] = 16
-    not_own: Annotated[
-        bool, Flag("--not-own", help='Never return the "image" that a row names as its own.')
-    ] = False
-    score: Annotated[
-        bool, Flag("--score", help="Print how well rows find their own images, and the reverse.")
-    ] = False
-    folds: Annotated[
-        int,
-        Flag(metavar="N", min=1, help="With --score: also the mean over N parts of the images."),
-    ] = 1
-    emb: Annotated[
-        str | None,
-        Flag(metavar="X.npy", help="Index of a matcher: also write the texts' embeddings, (N, E)."),
-    ] = None
-    clusters: Annotated[
-        int | None,
-        Flag(
-            metavar="N", min=1, show_default="8", help="Index of nouns: groups of a text's nouns."
-        ),
-    ] = None
-    tagger: Annotated[
-        str | None,
-        Flag(
-            metavar="NAME",
-            show_default="builtin:spacy-sm",
-            help="Index of nouns: spaCy pipeline that tags them.",
-        ),
-    ] = None
+    k: int = value(16, "Images per text.", "-k", metavar="N", min=1, max=1000)
+    not_own: bool = value(False, 'Never return the "image" that a row names as its own.')
+    score: bool = value(False, "Print how well rows find their own images, and the reverse.")
+    folds: int = count(1, "With --score: also the mean over N parts of the images.")
+    emb: str | None = value(
+        None, "Index of a matcher: also write the texts' embeddings, (N, E).", metavar="X.npy"
+    )
+    clusters: int | None = count(
+        None, "Index of nouns: groups of a text's nouns.", show_default="8"
+    )
+    tagger: str | None = value(
+        None,
+        "Index of nouns: spaCy pipeline that tags them.",
+        metavar="NAME",
+        show_default="builtin:spacy-sm",
+    )
     nprobe: NProbe = None
-    matcher: Annotated[
-        str | None,
-        Flag(metavar="RUN", help="The matcher's run, if it is not where the index says."),
-    ] = None
+    matcher: str | None = value(
+        None, "The matcher's run, if it is not where the index says.", metavar="RUN"
+    )
 
 
 @dataclass(frozen=True)

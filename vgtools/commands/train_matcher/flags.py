@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from vgtools.commands.options import Count, File, Value, note
+from vgtools.commands.options import note
 from vgtools.io.errors import amount
+from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
     from vgtools.training.splits import Splits
@@ -17,16 +18,12 @@ if TYPE_CHECKING:
 class Validation:
     """What is validated on."""
 
-    valid: Annotated[
-        str | None, File("Captions to validate on; their images must be in FEATS, too.")
-    ] = None
-    hold_out: Annotated[int, Count("Hold N images out of training and validate on them.", 0)] = 0
-    split: Annotated[str, Value("NAME", 'Of rows that have a "split", train on this one.')] = (
-        "train"
+    valid: str | None = file(None, "Captions to validate on; their images must be in FEATS, too.")
+    hold_out: int = count(0, "Hold N images out of training and validate on them.", 0)
+    split: str = value("train", 'Of rows that have a "split", train on this one.', metavar="NAME")
+    valid_split: str | None = value(
+        None, 'Of rows that have a "split", validate on this one.', metavar="NAME"
     )
-    valid_split: Annotated[
-        str | None, Value("NAME", 'Of rows that have a "split", validate on this one.')
-    ] = None
 
 
 def refuse_processes() -> None:

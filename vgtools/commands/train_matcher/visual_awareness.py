@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vgtools.commands.options import (
-    Count,
     Flag,
     RunFolder,
     Runtime,
     Seed,
     Value,
-    flags,
     is_given,
     refuse_if,
     run_folder,
 )
+from vgtools.commands.signature import flags
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.commands.train_matcher.flags import Validation, read_captions, refuse_processes
+from vgtools.io.settings import count, value
 from vgtools.systems.visual_awareness.recipe import DEFAULT, PAPER, RetrieverConfig
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ class Recipe:
     An entry of `run.json` each.
     """
 
-    text: Annotated[
-        Literal["sru", "encoder"],
-        Flag(help="Read word vectors with an SRU, or the mean state of a frozen encoder."),
-    ] = RetrieverConfig.text  # type: ignore[assignment]
+    text: Literal["sru", "encoder"] = value(
+        RetrieverConfig.text,
+        "Read word vectors with an SRU, or the mean state of a frozen encoder.",
+    )
     dim: Annotated[
         int, _recipe_flag("dim", "Width of the SRU and of the shared space", metavar="N", min=1)
     ] = RetrieverConfig.dim
@@ -92,10 +92,9 @@ class Recipe:
     text_dropout: Annotated[
         float, _recipe_flag("text_dropout", "Dropout of the SRU", metavar="RATE", min=0, max=0.99)
     ] = RetrieverConfig.text_dropout
-    loss: Annotated[
-        Literal["info_nce", "triplet"],
-        Flag(help="All of the batch as negatives, or the paper's: the hardest of it."),
-    ] = RetrieverConfig.loss  # type: ignore[assignment]
+    loss: Literal["info_nce", "triplet"] = value(
+        RetrieverConfig.loss, "All of the batch as negatives, or the paper's: the hardest of it."
+    )
     margin: Annotated[float, _recipe_flag("margin", "Margin of the triplet loss", metavar="N")] = (
         RetrieverConfig.margin
     )
@@ -121,10 +120,10 @@ class Recipe:
     lr: Annotated[
         float, _recipe_flag("lr", "Highest learning rate of Adam", metavar="RATE", min=0), FIRST
     ] = DEFAULT["lr"]
-    schedule: Annotated[
-        Literal["constant", "linear", "cosine", "halving"],
-        Flag(help="Learning rate after the warm-up; halving after epochs 2 to 6 is the paper's."),
-    ] = DEFAULT["schedule"]
+    schedule: Literal["constant", "linear", "cosine", "halving"] = value(
+        DEFAULT["schedule"],
+        "Learning rate after the warm-up; halving after epochs 2 to 6 is the paper's.",
+    )
     warmup: Annotated[
         float,
         _recipe_flag("warmup", "Share of the steps in which the rate rises", metavar="N", min=0),
@@ -146,31 +145,25 @@ class Recipe:
 class Pixels:
     """How the backbone learns, too. Entries of `run.json` if it does."""
 
-    backbone: Annotated[
-        str | None,
-        Value(
-            "REF",
-            "Train this image network with the retriever, from pixels: timm name, directory as"
-            " timm's save_for_hf writes it, or builtin:NAME. Its early stages (of a ResNet the"
-            " stem, layer1 and layer2) stay as they are.",
-            "--backbone",
-            "-b",
-        ),
-    ] = None
-    backbone_from: Annotated[
-        int | None,
-        Count(
-            "With --backbone: it learns after N epochs only.",
-            0,
-            show_default="half of them; 8 with --preset paper",
-        ),
-    ] = None
-    crop: Annotated[
-        int, Count("With --backbone: pixels per side of the random crop of a step.", 32)
-    ] = 256
-    picture: Annotated[
-        int, Count("With --backbone: pixels per side of the squashed picture in validation.", 32)
-    ] = 350
+    backbone: str | None = value(
+        None,
+        "Train this image network with the retriever, from pixels: timm name, directory as"
+        " timm's save_for_hf writes it, or builtin:NAME. Its early stages (of a ResNet the"
+        " stem, layer1 and layer2) stay as they are.",
+        "--backbone",
+        "-b",
+        metavar="REF",
+    )
+    backbone_from: int | None = count(
+        None,
+        "With --backbone: it learns after N epochs only.",
+        0,
+        show_default="half of them; 8 with --preset paper",
+    )
+    crop: int = count(256, "With --backbone: pixels per side of the random crop of a step.", 32)
+    picture: int = count(
+        350, "With --backbone: pixels per side of the squashed picture in validation.", 32
+    )
 
     def first_epoch(self, context: typer.Context, preset: str, epochs: int) -> int:
         """Return the epoch from which the backbone learns; refuse flags without effect.

@@ -16,13 +16,14 @@ from vgtools.commands.options import (
     Runtime,
     Seed,
     Value,
-    flags,
     is_given,
     refuse_if,
     run_folder,
 )
+from vgtools.commands.signature import flags
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.commands.train_matcher.flags import Validation, read_captions, refuse_processes
+from vgtools.io.settings import value
 from vgtools.systems.vokenization.recipe import PAPER, PRESETS, MatcherConfig
 
 _SECONDS = 60.0  # between checkpoints inside an epoch
@@ -139,18 +140,17 @@ class Recipe:
         Literal["constant", "linear", "cosine"],
         _recipe_flag("schedule", "Learning rate after the warm-up"),
     ] = "cosine"
-    keep: Annotated[
-        Literal["last", "best"],
-        Flag(help="Epoch whose weights are kept; best: on the captions of validation."),
-    ] = "best"
+    keep: Literal["last", "best"] = value(
+        "best", "Epoch whose weights are kept; best: on the captions of validation."
+    )
 
     def settings(self, context: typer.Context, preset: str) -> dict[str, Any]:
         """Return the settings of a preset with the flags of the command line, for `run.json`."""
         values = {**dataclasses.asdict(self), "warmup": _WARMUP}
-        for name, value in PRESETS[preset].items():
+        for name, own in PRESETS[preset].items():
             if not is_given(context, name):
-                values[name] = value
-        return {name: value for name, value in values.items() if value is not None}
+                values[name] = own
+        return {name: own for name, own in values.items() if own is not None}
 
 
 @flags

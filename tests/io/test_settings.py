@@ -1,0 +1,49 @@
+"""Settings are declared once; a subclass changes a default, a preset several values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from vgtools.io.settings import count, declared, file, preset, value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fast:
+    """Settings, three of them with a value in the preset `paper`."""
+
+    rate: float = value(0.1, "Rate.", "--rate", "-r", min=0, presets={"paper": 0.5, "text": 2.0})
+    steps: int = count(..., "Steps.", 2, presets={"paper": 7})
+    shape: str | None = file("x", "Shape.", presets={"paper": None})
+    plain: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow(Fast):
+    """Another default, another declaration."""
+
+    rate: float = 0.01
+    shape: str | None = file(None, "Its shape.")
+
+
+def test_a_field_has_a_default_or_must_be_given() -> None:
+    assert Fast(steps=2) == Fast(rate=0.1, steps=2, shape="x", plain=3)
+    with pytest.raises(TypeError, match="steps"):
+        Fast()
+
+
+def test_a_subclass_with_another_default_keeps_the_declaration() -> None:
+    assert Slow.rate == 0.01
+    assert declared(Slow, "rate") == declared(Fast, "rate")
+    assert declared(Slow, "rate")["names"] == ("--rate", "-r")
+    assert declared(Slow, "shape")["help"] == "Its shape."
+    assert declared(Fast, "plain") == {}
+    steps = declared(Slow, "steps")
+    assert (steps["metavar"], steps["min"]) == ("N", 2)
+
+
+def test_a_preset_has_the_values_that_it_names() -> None:
+    assert preset(Fast, "paper") == {"rate": 0.5, "steps": 7, "shape": None}
+    assert preset(Fast, "text") == {"rate": 2.0}
+    assert preset(Slow, "paper") == {"rate": 0.5, "steps": 7}

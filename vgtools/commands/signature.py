@@ -1,0 +1,120 @@
+"""How the parameters of a command come from dataclasses of settings."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import typer
+from typer.models import OptionInfo
+
+from vgtools.commands.topics import FIRST, Topic
+from vgtools.io import settings
+
+_MOST = 2**63  # of a number on the command line: arrays and `islice` count to below it
+Result = TypeVar("Result")
+
+
+def flags(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Replace parameters that are frozen dataclasses by their fields; hand the dataclasses over.
+
+    A field is declared by `settings.value`, or has a type that is `Annotated` with a
+    `typer.Option`. A subclass that repeats a field with another default alone keeps the rest.
+
+        @dataclass(frozen=True, kw_only=True)
+        class Slow(Optimizer):
+            lr: float = 1e-5
+
+        @flags
+        def train(file: str, optimizer: Slow, runtime: Runtime) -> None:
+            print(file, optimizer.lr, runtime.device)
+
+    is `train FILE --lr 1e-5 --device cpu`. Flags keep the order of parameters and fields.
+    """
+    groups: dict[str, type[Any]] = {}
+    shown: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        hint, topic, _ = _split(parameter.annotation)
+        if dataclasses.is_dataclass(hint):
+            groups[name] = hint  # type: ignore[assignment]
+            shown += _parameters(hint, topic or FIRST)  # type: ignore[arg-type]
+        else:
+            shown.append(_placed(parameter, FIRST))
+
+    @functools.wraps(command)
+    def spread(**values: Any) -> Result:
+        for name, one in values.items():
+            odd = isinstance(one, int | float) and not abs(one) < _MOST  # NaN is below nothing
+            if odd:
+                flag = f"--{name.replace('_', '-')}"
+                why = f"must be finite, below 2**63, got {one}"
+                raise typer.BadParameter(why, param_hint=flag)
+        for name, group in groups.items():
+            values[name] = group(**{f.name: values.pop(f.name) for f in dataclasses.fields(group)})
+        return command(**values)
+
+    spread.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    spread.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return spread
+
+
+def _parameters(group: type[Any], topic: Topic) -> list[inspect.Parameter]:
+    """Return the fields of a dataclass as parameters of a command, on the page of a topic."""
+    hints: dict[str, Any] = {}
+    for base in reversed(group.__mro__):
+        for name, hint in inspect.get_annotations(base, eval_str=True).items():
+            inherited = getattr(hints.get(name), "__metadata__", ())
+            bare = inherited and not hasattr(hint, "__metadata__")
+            hints[name] = Annotated[hint, *inherited] if bare else hint
+    shown = []
+    for item in dataclasses.fields(group):
+        hint = _flag_of(item.name, hints[item.name], settings.declared(group, item.name))
+        required = item.default is dataclasses.MISSING
+        default = inspect.Parameter.empty if required else item.default
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameter = inspect.Parameter(item.name, kind, annotation=hint, default=default)
+        shown.append(_placed(parameter, topic))
+    return shown
+
+
+def _flag_of(name: str, hint: Any, declared: dict[str, Any]) -> Any:
+    """Return the annotation of a setting as a parameter of a command; as it is if it has its own.
+
+    Args:
+        name: of the field.
+        hint: its type.
+        declared: by `settings.value`; empty for a field that is `Annotated`.
+    """
+    if not declared:
+        return hint
+    hint, _, _ = _split(hint)
+    options = {
+        key: one for key, one in declared.items() if key not in ("names", "presets", "topic")
+    }
+    names = declared["names"] or ([f"--{name.replace('_', '-')}"] if hint is bool else [])
+    topic = declared.get("topic")
+    marks = [] if topic is None else [topic if isinstance(topic, Topic) else FIRST]
+    return Annotated[hint, typer.Option(*names, **options), *marks]
+
+
+def _placed(parameter: inspect.Parameter, topic: Topic) -> inspect.Parameter:
+    """Return a parameter of a command on the page of its own topic, or else of this one."""
+    hint, own, option = _split(parameter.annotation)
+    parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    if option is None:
+        return parameter
+    option = copy.copy(option)
+    option.rich_help_panel = topic if own is None else own
+    return parameter.replace(annotation=Annotated[hint, option])
+
+
+def _split(annotation: Any) -> tuple[Any, Topic | None, OptionInfo | None]:
+    """Return the type of an annotation, and its topic and option, if it has any."""
+    more = getattr(annotation, "__metadata__", ())
+    topic = next((item for item in more if isinstance(item, Topic)), None)
+    option = next((item for item in more if isinstance(item, OptionInfo)), None)
+    return (annotation.__origin__ if more else annotation), topic, option
