@@ -11,7 +11,7 @@ import re
 import stat
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader, RawIOBase
 from itertools import chain
@@ -23,7 +23,7 @@ import orjson
 from vgtools.io.errors import DataError, Exit, file_error, file_errors
 from vgtools.io.folders import ShardFile, Shards, open_file
 from vgtools.io.forms import TYPE_NAMES
-from vgtools.io.names import bare, is_jsonl, is_shards, is_stream, is_unnamed, is_url
+from vgtools.io.names import bare, is_compressed, is_jsonl, is_shards, is_stream, is_unnamed, is_url
 from vgtools.io.remote import file_size, open_url
 
 if sys.version_info >= (3, 14):
@@ -40,31 +40,37 @@ _BLOCK = 1 << 20  # bytes read at a time
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _MAGIC: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\x28\xb5\x2f\xfd": zstd.open}
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".zst": zstd.open}
 
 
-class _Rejoined(RawIOBase):
-    """A stream whose first bytes were read, with those bytes in front again."""
+class _Chunks(RawIOBase):
+    """Pieces of bytes as a stream; closing it closes the file that they come from."""
 
-    def __init__(self, head: bytes, rest: BinaryIO) -> None:
-        self._head = head
-        self._rest = rest
+    def __init__(self, chunks: Iterator[bytes], file: BinaryIO | None = None) -> None:
+        self._chunks = chunks
+        self._file = file
+        self._left = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if not self._head:
-            # `read1` of a buffered stream waits for some bytes, not for all of them.
-            read = getattr(self._rest, "read1", self._rest.read)
-            self._head = read(len(buffer))
-        data, self._head = self._head[: len(buffer)], self._head[len(buffer) :]
-        buffer[: len(data)] = data
-        return len(data)
+        self._left = self._left or memoryview(next(self._chunks, b""))
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
 
     def close(self) -> None:
-        if self._rest is not getattr(sys.stdin, "buffer", None):
-            self._rest.close()
+        if isinstance(self._chunks, Generator):
+            self._chunks.close()
+        if self._file is not None:
+            self._file.close()
         super().close()
+
+
+def _buffered(chunks: Iterator[bytes], file: BinaryIO | None = None) -> BinaryIO:
+    return cast(BinaryIO, BufferedReader(_Chunks(chunks, file), _BLOCK))
 
 
 def _decompressed(stream: BinaryIO) -> BinaryIO:
@@ -73,96 +79,53 @@ def _decompressed(stream: BinaryIO) -> BinaryIO:
     opening = [magic for magic in _MAGIC if head and magic.startswith(head)]
     if opening:
         head += stream.read(len(opening[0]) - 1)
-    whole = cast(BinaryIO, BufferedReader(_Rejoined(head, stream), 1 << 16))
+    # `read1` of a buffered stream waits for some bytes, not for all of them.
+    read = getattr(stream, "read1", stream.read)
+    rest = iter(lambda: read(1 << 16), b"")
+    own = stream is not getattr(sys.stdin, "buffer", None)
+    whole = _buffered(chain([head], rest), stream if own else None)
     return cast(BinaryIO, _MAGIC[head](whole, "rb")) if head in _MAGIC else whole
 
 
-class _Hashed(RawIOBase):
-    """A file that is read to its end, with the hash of its bytes."""
-
-    def __init__(self, path: str) -> None:
-        self._file = open_file(path)  # closed by `close`
-        self.digest = hashlib.sha256()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count: int = self._file.readinto(buffer)  # type: ignore[attr-defined]
-        self.digest.update(memoryview(buffer)[:count])
-        return count or 0
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+def _hashed(stream: BinaryIO, digest: Any) -> Iterator[bytes]:
+    while data := stream.read(_BLOCK):
+        digest.update(data)
+        yield data
 
 
-class _Joined(RawIOBase):
-    """The files of shards as one stream, decompressed; each is compared with its hash."""
-
-    def __init__(self, files: Iterator[ShardFile]) -> None:
-        self._files = files
-        self._file: ShardFile | None = None
-        self._hashed: _Hashed
-        self._stream: Any = None
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while True:
-            if self._file is None:
-                self._file = next(self._files, None)
-                if self._file is None:
-                    return 0
-                self._open(self._file.path)
-            with file_errors(self._file.path, reading=True):
-                try:
-                    data = self._stream.read1(len(buffer))
-                except BROKEN_STREAM as error:
-                    why = f"compressed data is cut off or damaged: {error}; remove the file and run"
-                    why += " the command that writes the folder again"
-                    raise DataError(why, self._file.path) from None
-            if data:
-                buffer[: len(data)] = data
-                return len(data)
-            self._check(self._file)
-            self._file = None
-
-    def _open(self, path: str) -> None:
-        with file_errors(path, reading=True):
-            self._hashed = _Hashed(path)
-        raw = BufferedReader(self._hashed, _BLOCK)
-        opener: Any = {".gz": gzip.open, ".zst": zstd.open}.get(os.path.splitext(path)[1])
-        self._stream = opener(raw, "rb") if opener else raw
-
-    def _check(self, file: ShardFile) -> None:
-        while self._hashed.read(_BLOCK):  # after the end of the compressed data
-            pass
-        self._close()
-        file.check(self._hashed.digest.hexdigest())
-
-    def _close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._hashed.close()  # gzip and zstd leave it open
-
-    def close(self) -> None:
-        self._close()
-        super().close()
+def _checked(files: Iterable[ShardFile]) -> Iterator[bytes]:
+    """Yield the bytes of files of shards, decompressed; each file is compared with its hash."""
+    for file in files:
+        digest = hashlib.sha256()
+        with file_errors(file.path, reading=True), open_file(file.path) as stream:
+            stored = _hashed(stream, digest)
+            whole: Any = _buffered(stored)
+            packed = whole  # once it is freed, no more of the file is read
+            opener: Any = _OPENERS.get(os.path.splitext(file.path)[1])
+            if opener is not None:
+                whole = opener(packed, "rb")
+            try:
+                while data := whole.read1(_BLOCK):
+                    yield data
+            except BROKEN_STREAM as error:
+                why = f"compressed data is cut off or damaged: {error}; remove the file and run"
+                why += " the command that writes the folder again"
+                raise DataError(why, file.path) from None
+            for _ in stored:  # after the end of the compressed data
+                pass
+        file.check(digest.hexdigest())
 
 
 def open_shards(path: str | Path, start: int = 0, stop: int | None = None) -> BinaryIO:
     """Open the shards of a folder from `start` up to `stop`, by default all, as one stream."""
-    joined = _Joined(Shards(path).files(None, start, stop))
-    return cast(BinaryIO, BufferedReader(joined, _BLOCK))
+    return _buffered(_checked(Shards(path).files(None, start, stop)))
 
 
 def open_shard(file: ShardFile) -> BinaryIO:
     """Open one file of a shard; at its end its hash is compared, if it is known."""
     if file.sha256 is None:
         return open_read(file.path)
-    return cast(BinaryIO, BufferedReader(_Joined(iter([file])), _BLOCK))
+    return _buffered(_checked([file]))
 
 
 @dataclass(frozen=True)
@@ -216,13 +179,11 @@ def open_read(path: str | Path) -> BinaryIO:
         source: Any = open_url(name) if is_url(name) else name
         if source is name:
             _refuse_again(name)
-        if name.endswith(".gz"):
-            # Python reads a .gz of 0 bytes as empty data, but it is a file that was cut off.
-            if not is_stream(name) and file_size(name) == 0:
-                raise DataError("is empty, without even a gzip header; create it again", path)
-            return cast(BinaryIO, gzip.open(source, "rb"))
-        if name.endswith(".zst"):
-            return cast(BinaryIO, zstd.open(source, "rb"))
+        # Python reads a .gz of 0 bytes as empty data, but it is a file that was cut off.
+        if name.endswith(".gz") and not is_stream(name) and file_size(name) == 0:
+            raise DataError("is empty, without even a gzip header; create it again", path)
+        if is_compressed(name):
+            return cast(BinaryIO, _OPENERS[os.path.splitext(name)[1]](source, "rb"))
         if source is not name:
             return cast(BinaryIO, source)
         stream = cast(BinaryIO, open(name, "rb"))  # noqa: SIM115 - the caller closes it
