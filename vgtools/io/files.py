@@ -51,15 +51,13 @@ def sha256_file(path: str | Path) -> str:
         return trust.file_hash(path)
 
 
-def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
-    """Return what a manifest says about an input: its name, its size, and its hash on request."""
+def identity(path: str | Path) -> dict[str, Any]:
+    """Return the entry of an input in a manifest: its name, its size and its hash."""
     name = storable(str(path))
     if name == "-" or not (os.path.isfile(path) or is_shards(path)):
         return {"path": name}
-    entry: dict[str, Any] = {"path": name}
-    if os.path.isfile(path):
-        entry["bytes"] = os.path.getsize(path)
-    return entry | {"sha256": sha256_file(path)} if sha256 else entry
+    size = {"bytes": os.path.getsize(path)} if os.path.isfile(path) else {}
+    return {"path": name, **size, "sha256": sha256_file(path)}
 
 
 def file_facts(path: str | Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from vgtools.io.errors import DataError, Exit, name_of, storable
 from vgtools.io.files import config_difference, identity
+from vgtools.io.trust import stamp
 
 
 class Inputs:
@@ -30,8 +31,8 @@ class Inputs:
         self.paths = [str(path) for path in paths]
         self.facts = storable(facts)
         # Before the hash: a file that changes while it is hashed has another stamp at the end.
-        self._stamps = [_stamp(path) for path in self.paths]
-        self._entries = [identity(path, sha256=True) for path in self.paths]
+        self._stamps = [stamp(path) for path in self.paths]
+        self._entries = [identity(path) for path in self.paths]
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -90,9 +91,9 @@ class Inputs:
         Raises:
             DataError: a file has another content than at the beginning (78, both hashes).
         """
-        for path, stamp, old in zip(self.paths, self._stamps, self._entries, strict=True):
-            if "sha256" in old and _stamp(path) != stamp:
-                new = identity(path, sha256=True)
+        for path, before, old in zip(self.paths, self._stamps, self._entries, strict=True):
+            if "sha256" in old and stamp(path) != before:
+                new = identity(path)
                 if new.get("sha256") != old["sha256"]:
                     raise _changed(path, "changed while it was read", old, new)
 
@@ -101,15 +102,6 @@ def _changed(path: str, when: str, old: Mapping[str, Any], new: Mapping[str, Any
     before, after = (entry.get("sha256", "unknown (not a file)") for entry in (old, new))
     why = f"{when}: its sha256 was {before}, is now {after}; --restart starts over"
     return DataError(why, name_of(path), code=Exit.CONFIG)
-
-
-def _stamp(path: str) -> tuple[int, ...] | None:
-    """Return what changes whenever a file does; None if it is not there."""
-    try:
-        facts = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def as_inputs(inputs: Inputs | Sequence[str | Path], **facts: Any) -> Inputs:

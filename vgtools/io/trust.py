@@ -35,10 +35,9 @@ def file_hash(path: str | Path) -> str:
     if known is not None:
         return known
     with open(path, "rb") as stream:
-        facts = os.fstat(stream.fileno())
-        changed = (facts.st_mtime_ns, facts.st_ctime_ns)
-        key = (facts.st_dev, facts.st_ino, facts.st_size, *changed)
-        at_rest = max(changed) < time.time_ns() - _AT_REST * 1e9
+        key = stamp(stream.fileno())
+        assert key is not None  # it is open
+        at_rest = max(key[-2:]) < time.time_ns() - _AT_REST * 1e9
         sha256 = hashes.get(key) or hashlib.file_digest(stream, "sha256").hexdigest()
     if at_rest:
         hashes[key] = sha256
@@ -72,6 +71,15 @@ def trusting(known: Mapping[Stamp, str]) -> Iterator[None]:
 def trusted() -> bool:
     """Return whether another process has checked what is read now."""
     return _known is not None
+
+
+def stamp(path: str | Path | int) -> tuple[int, ...] | None:
+    """Return numbers that change whenever a file, or an open one, does; None if it is not there."""
+    try:
+        facts = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _stamp(path: str | Path) -> Stamp:
