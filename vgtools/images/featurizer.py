@@ -39,7 +39,7 @@ class Featurizer:
         pooling: `mean` over the positions of the last feature map (Vokenization, section 3.2:
             ResNeXt's mean pooling), `max` over them (Grounded LMs, table 1: pre-logit max pool),
             or `none`: every position, in row order.
-        dtype: of the returned rows, `float32` or `float16`.
+        dtype: type of the returned rows, `float32` or `float16`.
         batch_size: images per forward pass; always filled up to it, so that a row never depends
             on how many images are computed with it.
 
@@ -125,7 +125,7 @@ class Featurizer:
     def features(self, pixels: Array) -> Array:
         """Return one feature row per picture, in their order.
 
-        Where memory runs out the batch is halved, for good: `size` is what it is now.
+        Where memory runs out the batch is halved, for good: `size` is the present number.
 
         Args:
             pixels: (B, 3, H, W) uint8, any B.
@@ -156,7 +156,7 @@ class Featurizer:
 
 
 def map_positions(model: nn.Module, out: Tensor) -> tuple[Tensor, list[int]]:
-    """Return what a timm network's `forward_features` gave as (B, P, D), and its grid [h, w].
+    """Return the output of a timm network's `forward_features` as (B, P, D), and its grid [h, w].
 
     Raises:
         DataError: it is not a map of the network's channels.

@@ -14,15 +14,15 @@ Result = TypeVar("Result")
 def in_batches(
     order: Array, size: int, work: Callable[[Array], Result], hint: Callable[[int], str]
 ) -> Iterator[tuple[Array, Result]]:
-    """Yield (numbers, what `work` makes of them) for consecutive parts of an order.
+    """Yield (numbers, result of `work` on them) for consecutive parts of an order.
 
     If memory runs out, this part and all after it are half as large.
 
     Args:
-        order: (N,) numbers of items, those that need most memory first.
-        size: of a part.
-        work: on (B,) of the numbers.
-        hint: on one number: what did not fit by itself, and what helps.
+        order: (N,) numbers of items; items that need most memory come first.
+        size: numbers per part.
+        work: called with (B,) of the numbers.
+        hint: called with one number: the name of the item that did not fit, and a way out.
 
     Raises:
         DataError: memory ran out with a single item (exit 70).

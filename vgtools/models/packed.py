@@ -23,8 +23,8 @@ from vgtools.models.encoder import Encoder
 
 # Matrix products get a multiple of this many rows. BLAS libraries use other kernels, with other
 # roundings, for a few rows (MKL: below 8); with whole tiles a token's numbers do not depend on how
-# many tokens share its pack. MKL on Intel processors needs MKL_CBWR=AUTO,STRICT besides: with AVX2,
-# or with several threads, its rounding depends on the number of tiles, too.
+# many tokens share its pack. MKL on Intel processors also needs MKL_CBWR=AUTO,STRICT: with AVX2, or
+# with several threads, its rounding also depends on the number of tiles.
 TILE = 64
 
 _BERT_SHAPED = ("bert", "roberta", "xlm-roberta", "camembert")
@@ -46,7 +46,7 @@ class PackedEncoder:
 
     Args:
         encoder: a frozen text encoder.
-        layers: number of last layers to concatenate, the last one last.
+        layers: number of last layers to concatenate, the very last at the end.
         pack: tokens per pack, special tokens included; halved when memory runs out.
 
     Raises:
@@ -168,6 +168,8 @@ class PackedEncoder:
         if self._constant and size <= self.pack:
             rows = self.pack
         x = F.pad(x, (0, 0, 0, rows - size))
+        # The rows of padding keep a context of 0. No token depends on them: attention runs within
+        # segments, and everything else row by row.
         context = torch.zeros_like(x)
         kept = list[Tensor]()
         for number, layer in enumerate(self._layers):

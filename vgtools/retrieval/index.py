@@ -343,7 +343,7 @@ class JoinedIds(Ids):
 
 
 def _line_hashes(index: Path) -> Array:
-    """Return a 64-bit hash of each line of the ids beside an index."""
+    """Return a 64-bit hash of each line of the ids next to an index."""
     with open(index.with_suffix(".ids"), "rb") as lines:
         return np.fromiter((hash(line.rstrip(b"\r\n")) for line in lines), np.int64)
 

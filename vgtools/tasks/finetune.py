@@ -1,7 +1,7 @@
 """Fine-tuning: a transformers model under the head of a task learns it, seed by seed.
 
 The heads are transformers' own (sequence classification, question answering, multiple choice), so
-that it opens what is saved.
+that it opens the saved models.
 
 Axes: B units per batch (see `vgtools.tasks.sequences`), T tokens, C classes or choices, U units of
 a file.
@@ -44,14 +44,14 @@ from vgtools.training.session import Session
 from vgtools.training.steps import plan_steps, prefetch, steps_by_length, train_config
 
 LOSS = "task"
-_STD = 0.02  # of the weights of a new linear layer
+_STD = 0.02  # standard deviation of the weights of a new linear layer
 
 
 class Batch(NamedTuple):
     """Units to learn from.
 
-    The loss is the sum over them, divided by `whole`, so that the losses of halves add up, and
-    those of the parts of a step have its loss as their mean.
+    The loss is the sum over them, divided by `whole`, so that the losses of halves add up, and the
+    mean of the losses of a step's parts is the step's loss.
     """
 
     ids: Tensor  # (B, T) int64; choices (B, C, T)
@@ -74,7 +74,7 @@ class BatchWithImages(NamedTuple):
 
 
 def with_images(text: Batch, slots: Tensor, slot_mask: Tensor) -> BatchWithImages:
-    """Return a batch of texts beside their images."""
+    """Return a batch of texts with their images."""
     ids, mask, segments, labels, whole = text
     return BatchWithImages(ids, mask, segments, labels, slots, slot_mask, whole)
 
@@ -91,9 +91,9 @@ def collate(
     """Build a batch, padded to its own longest sequence.
 
     Args:
-        units: (U,) of a step.
+        units: (U,) units of a step.
         segments: whether the encoder distinguishes the texts of a pair.
-        part: number of the part to build, of a step that several processes share.
+        part: number of the part to build, in a step that several processes share.
         parts: number of parts; at most U.
     """
     whole = inputs.weight(units) / parts
@@ -131,7 +131,7 @@ def make_batches(
     Args:
         cut: epoch -> the units of each of its steps.
         build: a batch of units.
-        steps: of all epochs together.
+        steps: number in all epochs together.
     """
 
     def batches(epoch: int, first: int) -> Iterator[Any]:
@@ -159,9 +159,9 @@ class FineTuner(nn.Module):
         self.segments = int(getattr(net.config, "type_vocab_size", 0) or 0) > 1
 
     def outputs(self, batch: Batch) -> Tensor:
-        """Return (B, C) logits or scores; (B, T, C) of tags.
+        """Return (B, C) logits or scores; (B, T, C) for tags.
 
-        SQuAD: (B, T, 2), each token as begin and end of the answer.
+        For SQuAD it is (B, T, 2), each token as start and end of the answer.
         """
         given = {"input_ids": batch.ids, "attention_mask": batch.mask}
         if batch.segments is not None:
@@ -231,11 +231,11 @@ def predict(
     device: torch.device | str = "cpu",
     build: Callable[[Array], Any] | None = None,
 ) -> Array:
-    """Return (U, C) outputs of every unit; tags and SQuAD: (T, C), of every token.
+    """Return (U, C) outputs of every unit; for tags and SQuAD (T, C), of every token.
 
     Args:
         tuner: has a method `outputs`, batch -> Tensor.
-        inputs: to predict.
+        inputs: inputs to predict.
         batch_size: units per batch.
         device: where batches go.
         build: makes a batch of units; `collate` if not given.
@@ -265,7 +265,7 @@ def predict(
 def summarise(seeds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return median, mean, standard deviation, least and most of every metric over the seeds.
 
-    The deviation is that of a sample; 0 of one seed.
+    The deviation is a sample's; 0 for one seed.
     """
     summary = {}
     for name in next(iter(seeds.values())):
@@ -290,10 +290,10 @@ class Split:
     examples: list[Example]
     stats: ReadStats
     digest: str  # sha256 of the examples
-    inputs: Any  # Inputs, or what a system with pictures makes of them
+    inputs: Any  # Inputs, or the inputs of a system with pictures
 
     def facts(self) -> dict[str, Any]:
-        """Return what run.json says about it."""
+        """Return the entry of run.json about it."""
         inputs = self.inputs
         return {
             "file": self.path,
@@ -420,8 +420,8 @@ class FineTuning:
     task: Task
     learner: Learner
     files: Mapping[str, str]  # by split; `train` and `dev` among them
-    settings: dict[str, Any]  # what decides the weights; see `vg finetune`
-    ref: str  # of the encoder
+    settings: dict[str, Any]  # the settings that decide the weights; see `vg finetune`
+    ref: str  # the encoder's reference
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -443,17 +443,17 @@ class FineTuning:
         self.plan = plan_steps(first, settings)
         self._made = {settings["seeds"][0]: (tuner, encoder)}
         self._asked = list[dict[str, Any]]()  # predictions of the last epoch
-        self._kept = list[dict[str, Any]]()  # of the epoch that is kept, if it ran just now
+        self._kept = list[dict[str, Any]]()  # predictions of the kept epoch, if it ran just now
         self._learned = set[int]()  # seeds that others are done with
 
     def notes(self) -> Iterator[str]:
-        """Yield what a user should know about the files."""
+        """Yield the notes about the files for the user."""
         for name, split in self.splits.items():
             lines = (*split.stats.report(), *split.inputs.report(self.settings["max_length"]))
             yield from (f"{name}: {line}" for line in lines)
 
     def config(self, device: torch.device) -> dict[str, Any]:
-        """Return what decides the weights, for `run.json`."""
+        """Return the settings that decide the weights, for `run.json`."""
         return {
             **self.settings,
             "encoder": self.encoder["fingerprint"],
@@ -466,7 +466,7 @@ class FineTuning:
         """Train the seeds that are left, print a record per epoch, and write the run.
 
         Args:
-            session: of the run.
+            session: the session of the run.
             elsewhere: the seeds that are left (see `hand_over`), as others have learned them.
 
         Raises:
@@ -477,7 +477,7 @@ class FineTuning:
         for number, seed in enumerate(self.settings["seeds"]):
             part = f"seed-{seed}"
             if str(seed) in seeds:
-                run.forget(part)  # a kill kept it
+                run.forget(part)  # a kill came before the removal below
                 continue
             before = len(run.records)
             if run.state.notes.get("seed") != seed:
@@ -490,7 +490,8 @@ class FineTuning:
             run.keep(part)
             run.let_go()
             run.save()
-            run.forget(part)  # what a kill kept of one that was handed or taken over
+            # A kill may have left files of a seed that was handed or taken over.
+            run.forget(part)
             session.check()
         session.finish(lambda: (self._facts(session), None, {}))
 
@@ -500,21 +501,22 @@ class FineTuning:
         notes = run.state.notes
         done = notes.setdefault("seeds", {})
         begun = notes.get("seed")
-        if "scores" in notes:  # taken over, and then killed
+        # A run that was killed after it had taken a seed over has its scores, but not as done.
+        if "scores" in notes:
             done[str(begun)] = notes["scores"]
         left = [seed for seed in self.settings["seeds"] if str(seed) not in done]
         if begun in left:
             config = run.config | {"seeds": [begun]}
             records = [record for record in run.records if record["seed"] == begun]
             run.hand_over(f"seed-{begun}", {"config": config, "records": records})
-        run.save()  # others find settings that are those of this run
+        run.save()  # so that others find the settings of this run
         return left
 
     def _continue(self, session: Session, seed: int, elsewhere: Iterator[int] | None) -> None:
-        """Begin a seed, or take over what others left of it, once they are done.
+        """Start a seed, or take it over from others, once they are done.
 
         Raises:
-            DataError: what they have learned is not here (69).
+            DataError: the weights that they have learned are not here (69).
         """
         while elsewhere is not None and seed not in self._learned:
             self._learned.add(next(elsewhere))
@@ -549,7 +551,7 @@ class FineTuning:
     def fit_alone(self, session: Session) -> None:
         """Train the one seed in a folder of its own, for the run that the folder is in.
 
-        What is left there is no finished run, but what `fit` takes over.
+        The folder then holds an unfinished run, which `fit` takes over.
 
         Raises:
             DataError: as `Session.fit`.
@@ -566,7 +568,7 @@ class FineTuning:
         run.save()
 
     def _begin(self, session: Session, seed: int) -> None:
-        """Begin a seed; lets go of network and optimiser of the seed before."""
+        """Start a seed; lets go of network and optimiser of the seed before."""
         run = session.run
         run.let_go()
         run.state.notes |= {"seed": seed, "score": None, "sum": 0.0, "count": 0}
@@ -575,7 +577,8 @@ class FineTuning:
     def _fit_seed(self, session: Session, seed: int, number: int, folder: Path) -> dict[str, float]:
         """Train one seed, write its model and predictions into a folder, return its scores."""
         self._kept = []
-        made = self._made.pop(seed, None)  # that of the first seed was made to read the files
+        # The network of the first seed was made to read the files, and need not be made twice.
+        made = self._made.pop(seed, None)
         self._made.clear()
         tuner, encoder = made or self.learner.new(seed)
         self._learn(session, tuner.to(session.device), seed, number)
@@ -646,7 +649,7 @@ class FineTuning:
         self, session: Session, tuner: Any, encoder: Encoder, folder: Path
     ) -> dict[str, float]:
         """Write predictions and model of the epoch that is kept; return its scores."""
-        # Tied weights are stored once, under one of their names.
+        # Not strict: tied weights are stored once, under one of their names.
         tuner.load_state_dict(session.run.best_weights(), strict=False)
         folder.mkdir(exist_ok=True)
         scores: dict[str, float] = {}
@@ -664,7 +667,7 @@ class FineTuning:
         return scores
 
     def _score(self, split: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Return the scores of a split, none without labels; beside those of dev named after it."""
+        """Return the scores of a split, empty without labels; all but dev append its name."""
         if any("label" not in row for row in rows):
             return {}
         threshold = self.settings["null_threshold"] if self.task.name == "squad-2.0" else None
@@ -674,7 +677,7 @@ class FineTuning:
         return {f"{name}_{split.removeprefix('dev_')}": x for name, x in scores.items()}
 
     def _facts(self, session: Session) -> dict[str, Any]:
-        """Return what run.json holds beside the settings."""
+        """Return the entries of run.json in addition to the settings."""
         notes = session.run.state.notes
         written = sorted(session.folder.glob("seed-*/predictions*.jsonl"))
         train = self.splits["train"]

@@ -35,7 +35,8 @@ def score_saved(
         gold: official file with the labels; None takes the rows' own.
         threshold: SQuAD 2.0, used where every row has `no_answer`.
         joint: predictions of vcr-qa, to be joined with predictions of vcr-qar.
-        submission: the file to write instead of scores: of VQA and NLVR2, and with `joint` of VCR.
+        submission: the file to write instead of scores, for VQA, for NLVR2, and with `joint` for
+            VCR.
 
     Raises:
         DataError: as `vgtools.tasks.dispatch.gather`, or they have changed since their run wrote

@@ -56,7 +56,7 @@ class Ids(dict[str, int]):
 
 @cache
 def _word_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns of a word, a mark or a line end: one for any text, a faster one for ASCII."""
+    """Return patterns of a word, a mark or a line end: for any text, and faster for ASCII alone."""
     points = map(chr, range(0x300, 0x10000))
     marks = "".join(c for c in points if unicodedata.category(c)[0] == "M")
     # Control characters and U+FFFD (which replaces bad bytes) are not tokens.

@@ -63,9 +63,9 @@ _SPACES = np.array([chr(c).isspace() for c in range(0x3001)] + [False])
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
     """Tokenise sentences without special tokens; spans mean the same for every tokenizer.
 
-    Spans are those of the raw text whatever the normaliser did (accents, case, NFKC), corrected in
+    Spans refer to the raw text whatever the normaliser did (accents, case, NFKC), corrected in
     three ways: white space at either end is not part of a token (`Ġthe`, `▁the`), so a lone space
-    is an empty span; a `▁` that was added before the sentence is empty, too; the bytes of an
+    is an empty span; a `▁` that was added before the sentence is also empty; the bytes of an
     unknown character each have that character as their span.
 
     Args:
@@ -114,8 +114,8 @@ def _correct(
     first, last = spans[:, 0], spans[:, 1]
     is_marker, byte = _vocabulary_types(tokenizer, tokenizer.get_vocab_size())
     entries = np.minimum(ids, len(is_marker) - 1)
-    # SentencePiece's mark for a space where the sentence has none: the library gives it the letter
-    # after it.
+    # SentencePiece puts its mark for a space also before a sentence without one: there, the library
+    # gives the mark the span of the letter after it.
     for i in np.flatnonzero(is_marker[entries] & (last > first)):
         if not {0x2581, 0x120}.intersection(codes[base[i] + first[i] : base[i] + last[i]].tolist()):
             last[i] = first[i] = last[i] if _is_space(codes[base[i] + first[i]]) else first[i]
@@ -168,7 +168,8 @@ def _split_bytes(
         start, end = spans[run[0]].tolist()
         offset = base[run[0]]
         raw = codes[offset + start : offset + end].astype("<u4").tobytes().decode("utf-32-le")
-        # Where a normaliser changed the run, its span is all that is known.
+        # Where a normaliser changed the run, the bytes are not the raw text's, and the span of the
+        # whole run is all that is known.
         if raw.encode() == bytes(byte[run].tolist()):
             character = np.repeat(np.arange(start, end), [len(c.encode()) for c in raw])
             spans[run] = np.column_stack([character, character + 1])
@@ -255,9 +256,9 @@ def split_window(n_tokens: int, max_tokens: int) -> list[tuple[int, int, int, in
         max_tokens: maximum length of a window, special tokens not counted.
 
     Returns:
-        (start, end, keep_start, keep_end) of each window, all positions in the sentence. What is
-        kept has a quarter of `max_tokens` of context on either side, except at the ends of the
-        sentence. No tokens, no windows.
+        (start, end, keep_start, keep_end) of each window, all positions in the sentence. The kept
+        tokens have a quarter of `max_tokens` of context on either side, except at the ends of the
+        sentence. Without tokens there are no windows.
 
     Source: Tan & Bansal 2020 (Vokenization), section 3.1.
     Deviation: the published code cuts into equal pieces without context, so tokens at a cut lose
@@ -280,7 +281,7 @@ def split_window(n_tokens: int, max_tokens: int) -> list[tuple[int, int, int, in
 WORD = re.compile(r"\w(?:[\w'’-]*\w)?|[^\w\s]")  # a word of a sentence, or a mark by itself
 
 
-NLTK = "nltk"  # in place of a file of stop words: the list of NLTK, which its package lacks
+NLTK = "nltk"  # instead of a file of stop words: the list of NLTK, which its package lacks
 
 
 def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
@@ -311,7 +312,7 @@ def _nltk_list() -> list[str]:
         file = find("corpora/stopwords/english")
     except LookupError:
         why = "NLTK's stop words are not on this machine; python -m nltk.downloader stopwords gets"
-        way_out = "them once, NLTK_DATA says where they are, and a file of words does as well"
+        way_out = "them once, NLTK_DATA names their folder, and a file of words does as well"
         raise DataError(f"{why} {way_out}", code=Exit.NO_INPUT) from None
     with file.open() as opened:
         data: bytes = opened.read()
@@ -360,7 +361,7 @@ def word_spans(texts: Sequence[str], spans: Array, starts: Array) -> Array:
 
 
 def _in_words(codes: Array) -> Array:
-    """Return which code points are part of a word, as `word_spans` says."""
+    """Return which code points are part of a word in the sense of `word_spans`."""
     distinct, inverse = np.unique(codes, return_inverse=True)
     in_word = [c == 0x5F or unicodedata.category(chr(c))[0] in "LNM" for c in distinct.tolist()]
     word = np.array(in_word)[inverse]
@@ -392,7 +393,7 @@ def content_mask(
     """Return which tokens are part of a content word.
 
     That is a whole word with a letter or digit that is not a stop word. Stop words are lower-case,
-    by default those of `load_stop_words`; the other arguments are as for `word_spans`.
+    by default the words of `load_stop_words`; the other arguments are as for `word_spans`.
 
     Returns:
         (T,) bool; False at punctuation, symbols and empty tokens.
@@ -420,7 +421,7 @@ def word_stems(texts: Sequence[str], tokens: Tokens) -> list[str]:
 
     Args:
         texts: R raw sentences.
-        tokens: of them.
+        tokens: the tokens of these sentences.
     """
     spans = word_spans(texts, tokens.spans, tokens.starts).tolist()
     rows = np.repeat(np.arange(len(texts)), np.diff(tokens.starts)).tolist()

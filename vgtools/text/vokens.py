@@ -49,7 +49,7 @@ def no_collection() -> Iterator[None]:
 
 
 def is_packed(path: str | Path) -> bool:
-    """Return whether a name is that of the packed form, a file's or a folder's."""
+    """Return whether a name, of a file or a folder, belongs to the packed form."""
     return str(path).rstrip("/").endswith(".npy")
 
 
@@ -60,7 +60,8 @@ def bank_of(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def hashes_of(files: Any) -> dict[str, str]:
-    """Return name -> sha256 of the files that a manifest names; an edited one may hold anything."""
+    """Return name -> sha256 of the files that a manifest names."""
+    # An edited manifest may contain anything here; whatever has no hash is not compared.
     if not isinstance(files, dict):
         return {}
     return {
@@ -76,7 +77,9 @@ def ids_hashes(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def are_ids_of(hashes: Sequence[str], ids: Iterable[str]) -> bool:
-    """Return whether ids are those of files with these sha256, one file after the other."""
+    """Return whether ids are the contents of files with these sha256, one file after the other."""
+    # Where one file ends and the next starts is not known: the hash so far is compared after each
+    # id, and starts over where it is the next file's.
     left = list(hashes)
     digest = hashlib.sha256()
     for name in ids:
@@ -99,9 +102,9 @@ def check_banks(paths: Sequence[str], ids: Sequence[str] | None, file: str | Non
     """Refuse voken files that count other images than one another or than the rows of features.
 
     Args:
-        paths: of vokens, or of texts without any.
-        ids: of the images of features, one per row; None where none are read with the vokens.
-        file: of the features, for messages.
+        paths: files of vokens, or of texts without any.
+        ids: ids of the images of features, one per row; None where no features are read.
+        file: the features' file, for messages.
 
     Returns:
         The paths whose manifest names no images, of which nothing is checked.
@@ -114,11 +117,11 @@ def check_banks(paths: Sequence[str], ids: Sequence[str] | None, file: str | Non
     for path in known:
         why = f"its vokens count images with ids of sha256 {', '.join(made[path])}"
         if made[path] != made[known[0]]:
-            why += f", those of {known[0]} with {', '.join(made[known[0]])}; use one image bank"
+            why += f", {known[0]} with {', '.join(made[known[0]])}; use one image bank"
             raise DataError(why, path)
         if ids is not None and not are_ids_of(made[path], ids):
             why += f"; {file} has {hash_of(ids)}, other images or another order"
-            raise DataError(f"{why}: name those of the vokens' images", path)
+            raise DataError(f"{why}: name the features of the vokens' images", path)
     return [path for path in paths if not made[path]]
 
 
@@ -155,8 +158,8 @@ def check_rows(rows: list[dict[str, Any]], path: str = "rows", first: int = 1) -
         pairs = list(_flat(spans))
         ends = np.fromiter((len(row["text"]) for row in rows), np.int64, len(rows))
         vokens = list(_flat(row["vokens"] for row in rows))
-        # All rows at once, by the sets of types present. The slow way, which can name the row and
-        # key, runs only where this fails.
+        # All rows are checked at once, by the sets of types that occur: that is fast, but cannot
+        # name a row. The slow way, which names row and key, runs only where this fails.
         valid = (
             {type(row[key]) for row in rows for key in ("spans", "vokens")} <= {list}
             and {type(row["text"]) for row in rows} <= {str}
@@ -193,7 +196,7 @@ def _valid_scores(row: Mapping[str, Any]) -> bool:
 
 
 def _check_row(row: dict[str, Any], path: str, line: int) -> None:
-    """Name what is wrong with one row, if anything; k vokens per token are allowed."""
+    """Refuse a row with a fault, naming it; k vokens per token are allowed."""
     keys = {"text": str, "spans": list, "vokens": list}
     if "scores" in row:
         keys["scores"] = list
@@ -254,13 +257,13 @@ class VokenWriter:
     The form is jsonl (also `-`, `.gz`, `.zst`) or packed (`.npy`).
 
     Args:
-        path: where to; of a shard the whole that it belongs to.
-        config: what decides the rows.
-        output: opens what is written to; has the parameters of `Output`.
-        **how: what else `output` takes: inputs, restart …
+        path: the output; for a shard the whole that it belongs to.
+        config: the settings that decide the rows.
+        output: opens the files; has the parameters of `Output`.
+        **how: further arguments of `output`: inputs, restart …
 
     Raises:
-        DataError: the path's suffix is that of another kind of artifact (usage): an index would be
+        DataError: the path's suffix belongs to another kind of artifact (usage): an index would be
             overwritten.
     """
 
@@ -309,8 +312,8 @@ class VokenWriter:
             rows: with `text`, `spans`, `vokens`, `scores`; each a list or a contiguous array.
             ids: (tokens,) token ids of all rows, one row after the other; only the packed form
                 keeps them.
-            window: the input lines that they are of, for messages.
-            **counts: whatever else to add up for the manifest.
+            window: the input lines of the rows, for messages.
+            **counts: further numbers to add up for the manifest.
 
         Raises:
             DataError: more than one voken per token in the packed form (usage, exit 2).
@@ -333,7 +336,7 @@ class VokenWriter:
             self.counts[name] = self.counts.get(name, 0) + int(count)
 
     def commit(self, digest: str) -> None:
-        """Make safe what was written of the input up to this `Window.digest`; stop if asked to."""
+        """Make the rows of the input up to this `Window.digest` safe; stop if asked to."""
         self._out.commit({"rows": self.counts["rows"], "digest": digest, "counts": self.counts})
 
     def finish(self, **facts: Any) -> None:
