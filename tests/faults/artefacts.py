@@ -329,8 +329,8 @@ def _language() -> None:
     (folder / "ids").write_text("".join(f"vg/{n}\n" for n in range(11)))
     flags = ("--ids", folder / "ids", "--tokens", folder / "c.t.hdf5", "-q")
     _run("prepare", "hdf5", "packed.npy", *flags, "-o", folder / "c.vg.hdf5")
-    flags = ("--ids", "vg.ids", "--tokens", folder / "other.t.hdf5", "-q")
-    _run("prepare", "hdf5", "counted.npy", *flags, "-o", folder / "other.vg.hdf5")
+    other = ("--ids", "vg.ids", "--tokens", folder / "other.t.hdf5", "-q")
+    _run("prepare", "hdf5", "counted.npy", *other, "-o", folder / "other.vg.hdf5")
     _run("prepare", "hdf5", "feats.npy", "-q", "-o", folder / "vg.hdf5")
     _run(
         "pretrain",
@@ -512,12 +512,11 @@ def _fused() -> None:
     for text, name in ((texts, "pairs.found.jsonl"), (texts[1:], "pairs.dev.found.jsonl")):
         flags = ("--index", "vg.faiss", "-k", 2, "--device", "cpu", "-q")
         _run("retrieve", *text, *flags, "-o", name)
-    flags = ("--feats", "feats.npy", "--epochs", 1, "--batch-size", 60, "--device", "cpu", "-q")
-    flags += ("--max-length", 40)
-    start = ("-e", "encoder", "--retrieved", "sst.found.jsonl")
-    _run("finetune", "sst-2", "sst-2", *start, *flags, "-o", "fused")
-    start = ("-e", "translator", "--retrieved", "pairs.found.jsonl")
-    _run("finetune", "translation", "pairs", *start, *flags, "-o", "fused-translator")
+    learn = ["--feats", "feats.npy", "--epochs", 1, "--batch-size", 60, "--max-length", 40]
+    learn += ["--device", "cpu", "-q", "--retrieved"]
+    _run("finetune", "sst-2", "sst-2", "-e", "encoder", *learn, "sst.found.jsonl", "-o", "fused")
+    args = ["translation", "pairs", "-e", "translator", *learn, "pairs.found.jsonl"]
+    _run("finetune", *args, "-o", "fused-translator")
 
 
 if __name__ == "__main__":

@@ -28,23 +28,26 @@ from vgtools.cli import run
 from vgtools.images.maps import Located, Query
 from vgtools.images.regions import Regions, open_regions
 from vgtools.io.arrays import Array
+from vgtools.io.features import open_features
 from vgtools.models.attention import open_encoder
 from vgtools.models.encoder import as_encoder, save_pretrained
 from vgtools.systems.attention_probes.grounding import GroundingProbe, read_caption
 from vgtools.systems.attention_probes.scores import BLIND, ENTITY
 from vgtools.systems.grounding.inputs import mask_regions
 from vgtools.systems.grounding.model import Grounding
+from vgtools.systems.grounding.pictures import WholePictures
 from vgtools.systems.visual_awareness.localisation import point_at, segment_as
 from vgtools.systems.visualbert import pretraining as visualbert
 from vgtools.systems.visualbert.captions import Captions, read_captions
+from vgtools.systems.visualbert.model import Batch as VisualBertBatch
 from vgtools.systems.vokenization import voken_lm
 from vgtools.systems.xdbert import pairs as xdbert
+from vgtools.systems.xdbert.model import Batch as XDBertBatch
 from vgtools.text.blocks import Corpus, Packed
 from vgtools.text.masking import mask_tokens
 
 TOKENIZER = make_tokenizer()
-FIRST = TOKENIZER.token_to_id(WORDS[0])
-MASK = TOKENIZER.token_to_id("[MASK]")
+FIRST, MASK = (TOKENIZER.get_vocab()[name] for name in (WORDS[0], "[MASK]"))
 DRAWS = {
     "seed": st.integers(0, 2**31),
     "epoch": st.one_of(st.none(), st.integers(0, 5)),
@@ -129,7 +132,7 @@ def test_the_student_beside_a_clip_reads_no_masked_word(
     recipe = xdbert.Recipe.of(TOKENIZER, rate=rate, seed=seed)
     texts = xdbert.TeacherText.of(encoder_of(), CLIP, 16)
 
-    def batch(own: Array, number: int, other: int) -> xdbert.Batch:
+    def batch(own: Array, number: int, other: int) -> XDBertBatch:
         given = np.array([number]), np.array([other])
         (made,) = xdbert.collate(corpus_of(own, nothing), *given, recipe, texts, epoch)
         return made
@@ -160,7 +163,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Captions, Regions]:
 
 def paired(
     captions: Captions, regions: Regions, number: int, epoch: int | None, **how: Any
-) -> visualbert.Batch:
+) -> VisualBertBatch:
     recipe = visualbert.recipe_for(encoder_of(), longest=64, **how)
     (batch,) = visualbert.collate(captions, regions, REGION, np.array([number]), recipe, epoch)
     return batch
@@ -216,7 +219,7 @@ def test_nothing_but_the_label_tells_whether_a_caption_is_of_the_image(
 # ----------------------------------------------------------------------------- masked images
 
 
-class _Regions(grounded.WholePictures):
+class _Regions(WholePictures):
     """Pictures that claim to be regions."""
 
     regions = 4
@@ -228,8 +231,8 @@ def test_a_masked_region_is_read_as_nothing_or_as_another(
     tmp_path: Path, seed: int, size: int, regions: int
 ) -> None:
     file = str(grounded.save_images(tmp_path / "f.npy"))
-    kind = grounded.WholePictures if regions == 1 else _Regions
-    pictures = kind(file, grounded.open_features(file))
+    kind = WholePictures if regions == 1 else _Regions
+    pictures = kind(file, open_features(file))
     size = 1 if regions == 1 else size
     features = np.random.default_rng(seed).standard_normal((size, grounded.D)).astype(np.float32)
 
@@ -260,7 +263,7 @@ def test_a_caption_that_is_to_draw_its_image_does_not_show_it(
 
     def batch(images: int) -> Any:
         file = grounded.save_images(tmp_path / "f.npy", seed=images)
-        pictures = grounded.WholePictures(str(file), grounded.open_features(file))
+        pictures = WholePictures(str(file), open_features(file))
         examples = grounded.examples_of(tmp_path, texts, "t2i", own, pictures, seed=seed)
         (made,) = examples.collate(np.arange(8), epoch)
         return made
