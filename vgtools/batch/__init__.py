@@ -1,1 +1,1 @@
-"""Large outputs in pieces: what can be made by any process, in any order, on any machine."""
+"""Large outputs in pieces, which any process may make, in any order, on any machine."""

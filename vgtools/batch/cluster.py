@@ -2,8 +2,8 @@
 
 The driver owns the queue. Ray places a worker on each GPU or core, reports which ones were lost,
 and knows nothing of shards: a shard is given to a worker that is ready, and goes back to the front
-of the queue if the worker is lost. Each worker has two, so that it never waits for the driver; of
-shards that take hours it has one.
+of the queue if the worker is lost. Each worker has two, so that it never waits for the driver; if
+shards take hours, it has one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Record = dict[str, Any]
 Make = Callable[[], Callable[[int], Record]]
 
 _PATIENCE = 40.0  # seconds that a cluster has to start a worker where nothing is in its way
-_DEATHS = 4  # workers lost with the same shard, after which the shard is what kills them
+_DEATHS = 4  # workers lost with the same shard, after which the shard counts as the cause
 # Settings that decide what a worker reads, where it keeps it, and how it rounds.
 _PASSED_ON = ("AWS_", "FSSPEC_", "GOOGLE_", "HF_", "MKL_", "XDG_")
 _OBJECT_STORE = 100 << 20  # bytes, of a cluster that is started here: rows do not pass through it
@@ -47,31 +47,31 @@ def run(
     ahead: int = 1,
     watch: Callable[[], None] = lambda: None,
 ) -> Generator[Record, None, None]:
-    """Do shards on a Ray cluster; yield what each returns, as they are done.
+    """Do shards on a Ray cluster; yield the result of each, as they are done.
 
-    Each worker calls `make()` once, in its own process, and what that returns once per shard: on
-    one core, or on one GPU and its share of the node's cores. It works in the driver's folder, if
-    its node has one of that name, and with the driver's settings of caches and storage. A shard may
-    be done more than once. Until the generator is closed `print` writes to stderr, because Ray's
-    threads print to stdout.
+    Each worker calls `make()` once, in its own process, and the function that it returns once per
+    shard: on one core, or on one GPU and its share of the node's cores. It works in the driver's
+    folder, if its node has one of that name, and with the driver's settings of caches and storage.
+    A shard may be done more than once. Until the generator is closed `print` writes to stderr,
+    because Ray's threads print to stdout.
 
     Args:
-        make: pickled by Ray, as are shards and what is returned.
-        shards: in the order in which they are begun.
+        make: pickled by Ray, as are shards and results.
+        shards: in the order in which they are started.
         address: `auto`, `local` (a cluster of this machine, for this call), or HOST:PORT.
         workers: the most workers; those that find no place wait for one. None is one per GPU or
-            core that the cluster has at the beginning.
+            core that the cluster has at the start.
         gpu: each worker has a GPU.
         quiet: do not print which workers were lost.
-        unit: what a shard is called in messages.
-        ahead: shards that wait at a worker for the one that it does.
+        unit: name of a shard in messages.
+        ahead: shards that wait at a worker for the shard that it does.
         watch: called about once per second.
 
     Raises:
         DataError: Ray is not installed, there is no cluster, it runs another version of Ray or
             Python, has no GPU, ended, or starts no worker (69); a wrong address (usage); four
             workers were lost with the same shard, or before they were ready (70); SIGTERM (75); or
-            what a worker raises.
+            a worker raises an error.
     """
     if importlib.util.find_spec("ray") is None:
         why = "needs Ray, which is not installed: pip install 'vgtools[ray]'"
@@ -119,8 +119,9 @@ def _connect(address: str, workers: int | None, gpu: bool) -> None:
         way = "ray start --head starts a cluster, --ray local one for this command alone"
         raise DataError(f"--ray {address}: {why}; {way}", code=Exit.UNAVAILABLE) from None
     finally:
-        with contextlib.suppress(ValueError):  # not the main thread
-            signal.signal(signal.SIGTERM, handler)  # Ray replaces it
+        # Ray sets a handler of its own, which is undone here; only the main thread may set one.
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _places(gpu: bool) -> int:
@@ -139,7 +140,7 @@ def _places(gpu: bool) -> int:
 
 
 def _place(gpu: bool) -> dict[str, int]:
-    """Return what a worker takes of a node; its threads are as many as its cores."""
+    """Return the resources of a node that a worker takes; it has as many threads as cores."""
     import ray
 
     if not gpu:
@@ -157,7 +158,7 @@ class _Actor:
     """A worker's process, as Ray starts it; its methods run in the order of the calls."""
 
     def __init__(self, folder: str, settings: dict[str, str]) -> None:
-        os.environ.update(settings)  # before anything that reads them is imported
+        os.environ.update(settings)  # some libraries read them only when they are imported
         with contextlib.suppress(FileNotFoundError):
             os.chdir(folder)
 
@@ -178,7 +179,7 @@ class _Worker:
     actor: Any
     started: bool = False  # its process is there
     ready: bool = False  # and has loaded
-    shards: deque[int] = field(default_factory=deque)  # it does the first, the next one waits
+    shards: deque[int] = field(default_factory=deque)  # it does the first, the next waits
 
 
 @dataclass
@@ -191,13 +192,13 @@ class _Queue:
     place: dict[str, int]
     quiet: bool
     unit: str
-    in_flight: int  # shards with a worker: the one it does, and the next
+    in_flight: int  # shards with a worker: the shard it does, and the next
     watch: Callable[[], None]
     tasks: dict[Any, _Worker] = field(default_factory=dict)  # by Ray's reference of the result
     deaths: Counter[int | None] = field(default_factory=Counter)  # by shard; None: not yet ready
 
     def run(self, workers: int, stop: Stop) -> Iterator[Record]:
-        """Yield what workers return until nothing is left to do."""
+        """Yield the results of workers until nothing is left to do."""
         import ray
         from ray import exceptions
 
@@ -254,7 +255,7 @@ class _Queue:
         """End where no worker can be expected; where others have the places, workers wait.
 
         Args:
-            seconds: for which there has been no process of a worker.
+            seconds: time without a process of any worker.
 
         Raises:
             DataError: this machine's part of Ray ended, or for `_PATIENCE` seconds no node has had
@@ -288,14 +289,15 @@ class _Queue:
             self.tasks[worker.actor.do.remote(shard)] = worker
 
     def _lost(self, worker: _Worker, error: Exception) -> None:
-        """Take back the shards of a worker, and ask for another one.
+        """Take back the shards of a worker, and ask for another worker.
 
         Raises:
             DataError: it is the fourth that was lost with this shard, or before it was ready (70).
         """
         import ray
 
-        ray.kill(worker.actor)  # it may only be out of reach
+        # A worker may be lost only because it is out of reach: killed, it cannot work on.
+        ray.kill(worker.actor)
         self.tasks = {task: other for task, other in self.tasks.items() if other is not worker}
         shard = worker.shards[0] if worker.shards else None
         what = "before it was ready" if shard is None else f"with {self.unit} {shard}"

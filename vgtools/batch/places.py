@@ -1,4 +1,4 @@
-"""What folders of shards are written with, on this machine or at a URL."""
+"""The operations that write folders of shards, on this machine or at a URL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vgtools.io.own import atomic_write, sync_dir
 PRIVATE = r"\.(plan|shards|\d+)(\.json)?\.[^/]+\.\d+\.[0-9a-f]{8}(\..*)?"
 DATA = r"(\d{6,})-([0-9a-f]{8})\..*"
 OURS = rf"(plan|\d{{6,}})\.json|shards\.jsonl(\.lock)?|{DATA}|{PRIVATE}"
-# Of file systems without hard links: buckets that are mounted, exFAT.
+# Errors of file systems without hard links: mounted buckets, exFAT.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -30,7 +30,7 @@ def is_plan(data: bytes) -> bool:
 
 
 def is_ours(path: Path) -> bool:
-    """Return whether a file is of a folder of shards, by its name and the plan beside it."""
+    """Return whether a file belongs to a folder of shards, by its name and the plan next to it."""
     if re.fullmatch(PRIVATE, path.name):
         return True
     plan = path.with_name(PLAN)
@@ -46,7 +46,7 @@ def private(path: str) -> Path:
 
 
 def is_held(name: str) -> bool:
-    """Return whether a process may still write a private file; of another machine's, it may."""
+    """Return whether a process may still write a private file; one of another machine may."""
     here = re.escape(socket.gethostname())
     found = re.search(rf"\.{here}\.(\d{{1,9}})\.[0-9a-f]{{8}}(\.|$)", name)
     if found is None:
@@ -55,7 +55,7 @@ def is_held(name: str) -> bool:
         os.kill(int(found[1]), 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # of another user
+    except PermissionError:  # the process belongs to another user, and is alive
         pass
     return True
 
@@ -71,17 +71,18 @@ def adopt(file: Path, path: str) -> None:
 
 
 def create(path: str, data: bytes) -> None:
-    """Write a small file unless there is one: of several writers, the first one counts."""
+    """Write a small file unless it is there: if several processes write it, the first counts."""
     if is_url(path):
         remote.create(path, data)
         return
     new = private(path)
     with file_errors(path, reading=False):
         _write_new(new, data)
+        # A link gives the whole file its name at once, and fails where the name is taken.
         try:
             own.link(new, path)
         except (FileExistsError, FileNotFoundError):
-            pass  # who was first may even have completed the folder, and removed the private file
+            pass  # the first writer may even have completed the folder, and removed `new`
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -98,7 +99,7 @@ def _write_new(path: Path, data: bytes) -> None:
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a small file whole; of several writers, the last one counts."""
+    """Write a small file whole; if several processes write it, the last counts."""
     if is_url(path):
         remote.write(path, data)
         return
@@ -109,10 +110,10 @@ def write(path: str, data: bytes) -> None:
 
 
 def write_beside(path: str, data: bytes) -> None:
-    """Write the manifest beside a folder, whole.
+    """Write the manifest next to a folder, whole.
 
-    It is written by one process at a time, so that its temporary file needs no private name, under
-    which nobody would find what a kill leaves.
+    One process writes it at a time, so that its temporary file needs no private name, under which
+    nobody would find the rest that a kill leaves.
     """
     if is_url(path):
         remote.write(path, data)

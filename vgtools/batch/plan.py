@@ -1,7 +1,7 @@
 """Which shard has which lines of which input, decided from names and sizes alone.
 
-An input is known by its content, not by its time: each process that begins to make shards hashes
-it once, at 1 to 2 GB per second. Of 100 GB that is a minute or two, where shards take hours. The
+An input is known by its content, not by its time: each process that starts to make shards hashes
+it once, at 1 to 2 GB per second. For 100 GB that is a minute or two, where shards take hours. The
 workers of a cluster take the hashes over.
 """
 
@@ -26,11 +26,11 @@ from vgtools.io.written import seal
 
 
 class Source(NamedTuple):
-    """An input and what it can be cut by; a whole one is never cut."""
+    """An input and the unit by which it can be cut; a whole input is never cut."""
 
     path: str
     bytes: int
-    sha256: str  # of its bytes, of what is listed, or the version that a store gives an object
+    sha256: str  # hash of its bytes or of the listing, or the version that a store gives an object
     unit: Literal["byte", "shard", "image", "whole"]
     units: int
 
@@ -68,7 +68,7 @@ class Plan:
     other input has shards of its own. No shard has parts of two inputs of one name.
     """
 
-    config: Mapping[str, Any]  # what decides the bytes
+    config: Mapping[str, Any]  # the settings that decide the bytes
     sources: Sequence[Source]
     shard_size: int  # bytes
 
@@ -80,7 +80,7 @@ class Plan:
         keys = list[tuple[str, int]]()
         for place, source in enumerate(self.sources):
             # A file that is given twice is cut twice, so that a line's file and its number in a
-            # shard say where it is.
+            # shard determine its place.
             keys.append(("cut", seen[source.path]) if source.unit == "byte" else ("whole", place))
             seen[source.path] += 1
         pairs = zip(keys, self.sources, strict=True)
@@ -99,7 +99,7 @@ class Plan:
         return self._firsts[-1]
 
     def pieces(self, number: int) -> list[Piece]:
-        """Return what a shard is made from."""
+        """Return the pieces of the inputs that a shard is made from."""
         run = bisect_right(self._firsts, number) - 1
         sources, firsts, count = self._runs[run]
         i = number - self._firsts[run]
@@ -118,17 +118,17 @@ class Plan:
 
     @cached_property
     def name(self) -> str:
-        """By what commits of this plan are known: the sha256 of its record."""
+        """The sha256 of the plan's record, by which its commits are known."""
         return seal(self.record())
 
     def record(self) -> dict[str, Any]:
-        """Return what `plan.json` holds."""
+        """Return the contents of `plan.json`."""
         inputs = [source._replace(path=os.path.basename(source.path)) for source in self.sources]
         body = {"config": self.config, "inputs": [source._asdict() for source in inputs]}
         return plain_json(body | {"shard_size": self.shard_size})
 
     def check_same(self, before: Mapping[str, Any], folder: str) -> None:
-        """Refuse a folder that was begun with another plan.
+        """Refuse a folder that was started with another plan.
 
         Raises:
             DataError: settings, inputs or shard size differ (78, both sides).
@@ -150,7 +150,7 @@ class Plan:
             raise DataError(f"{why}another -o, or --restart", folder, code=Exit.CONFIG)
 
     def check_unchanged(self, pieces: Sequence[Piece]) -> None:
-        """Refuse to commit what was made from a text that changed meanwhile."""
+        """Refuse to commit a shard of a text that changed while it was read."""
         for path in {piece.path for piece in pieces}:
             source = next(source for source in self.sources if source.path == path)
             if source.unit in ("byte", "whole") and text_source(path)[:3] != source[:3]:

@@ -1,4 +1,4 @@
-"""Runs what a command computes: into one file, or into the shards of a folder."""
+"""Runs a command's task: into one file, or into the shards of a folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS = (".jsonl", ".jsonl.gz", ".jsonl.zst")  # endings of outputs
 
 
 def part_of(shard: str | None) -> tuple[int, int]:
-    """Return (I, N) of `I/N`; of none the one part of one.
+    """Return (I, N) of `I/N`; without it, the only part of one.
 
     Raises:
         DataError: it is not two numbers, or I is not from 0 to N - 1 (usage).
@@ -86,8 +86,8 @@ def check_target(
     """Refuse flags that do not go with shards, or that need them.
 
     Args:
-        inputs: of the command.
-        target: of the command.
+        inputs: the command's inputs.
+        target: the command's target.
         workers: as `--workers`.
         forms: endings that the name of shards may have.
         **excluded: flags by name, and whether each is given, that shards do not have.
@@ -143,17 +143,17 @@ def write(
     workers: int | None = None,
     gpu: bool = False,
 ) -> Counter[str] | None:
-    """Write what a task makes of texts, into a file or, if its name ends in `/`, into shards.
+    """Write the output of a task, into a file or, if its name ends in `/`, into shards.
 
     Args:
-        task: does it.
-        texts: what it is done to, one after the other.
-        target: where it is written, and by whom.
-        name: of the command, for the progress.
-        unit: what its steps count.
+        task: computes the output.
+        texts: its inputs, one after the other.
+        target: where the output is written, and by whom.
+        name: the command's name, for the progress.
+        unit: the items that its steps count.
         inputs: all files that are read, for the manifest of a single file.
         default_size: bytes per shard of a new folder, where the target has none.
-        cut: says what an input can be cut by.
+        cut: path -> the input with the unit by which it can be cut.
         total: items that there are, if known.
         say: prints a message.
         quiet: no progress.
@@ -162,7 +162,7 @@ def write(
         gpu: each of them has one.
 
     Returns:
-        The counts of what was written; None if there was nothing to do, or is more to do.
+        The counts of the output; None if there was nothing to do, or is more to do.
     """
     output = target.output
     if output.endswith("/"):
@@ -196,23 +196,23 @@ def run(
 ) -> Counter[str] | None:
     """Make the shards that are missing, and complete the folder once none is.
 
-    Of a complete folder all hashes are compared, and damaged shards are made again.
+    In a complete folder all hashes are compared, and damaged shards are made again.
 
     Args:
         shards: the output.
         task: makes shards, in this process.
         part: (i, n): make only every n-th shard from the i-th on.
-        name: of the command, for the progress.
+        name: the command's name, for the progress.
         say: prints a message.
         quiet: no progress.
-        where: makes them, in the place of this process.
+        where: makes them, instead of this process.
 
     Returns:
         The counts of the folder's manifest; None if there was nothing to do, or shards of other
         parts are missing.
 
     Raises:
-        DataError: of a shard, with the line of the whole input; or a stop was asked for (75).
+        DataError: a shard's error, with the line of the whole input; or a stop was asked for (75).
     """
     if shards.is_complete():
         damaged = shards.remove_damaged(part)
@@ -258,12 +258,13 @@ def _here(
 
 @dataclass(frozen=True)
 class _Make:
-    """Makes what makes shards, in the process of a worker."""
+    """Makes the function that makes shards, in the process of a worker."""
 
     shards: ShardedOutput
     task: Callable[[], Task]
     hashes: Mapping[tuple[int, ...], str] = field(default_factory=lambda: dict(trust.hashes))
 
     def __call__(self) -> Callable[[int], Record]:
-        trust.hashes.update(self.hashes)  # of inputs, which each worker would have to read
+        # The driver has hashed the inputs; each worker would have to read all of them again.
+        trust.hashes.update(self.hashes)
         return self.shards.worker(self.task())

@@ -2,7 +2,7 @@
 
 `X.jsonl/` stands for the file `X.jsonl` (`vgtools.io.folders` reads it):
 
-    plan.json             settings, inputs, shard size; the first one counts once a shard is begun
+    plan.json             settings, inputs, shard size; the first counts once a shard is started
     000012-01e787e8.jsonl data; the name has 8 hex digits of its sha256
     000012.json           commit of a shard: its files with size and sha256, counts, who made it
     shards.jsonl          the list of all commits, in order: written when none is missing
@@ -53,7 +53,7 @@ from vgtools.io.remote import file_size
 from vgtools.io.streams import Piece
 from vgtools.io.written import seal
 
-Record = dict[str, Any]  # what a worker says of a shard: "shard", "items", "seconds"
+Record = dict[str, Any]  # a worker's report of a shard: "shard", "items", "seconds"
 
 
 _PLAN = {
@@ -61,21 +61,21 @@ _PLAN = {
     "inputs": [{"path": str, "bytes": SIZE, "unit": str, "units": SIZE}],
     "shard_size": SIZE,
 }
-OpenOutput = Callable[..., Any]  # `Output`, or what has its parameters
+OpenOutput = Callable[..., Any]  # `Output`, or a function with its parameters
 
 
 class Task(Protocol):
-    """What a command computes, with its models loaded: one in each process."""
+    """A command's computation, with its models loaded: one in each process."""
 
     @property
     def config(self) -> dict[str, Any]:
-        """What decides the bytes, and the "device"."""
+        """The settings that decide the bytes, and the "device"."""
 
     def open(self, path: str, output: OpenOutput) -> AbstractContextManager[Any]:
         """Return the writer of an output that `output` opens."""
 
     def steps(self, pieces: Sequence[Piece], writer: Any) -> Generator[int, None, None]:
-        """Write what becomes of the pieces and finish; yield how many items each step did."""
+        """Write the results of the pieces and finish; yield how many items each step did."""
 
 
 class Attempt:
@@ -124,6 +124,7 @@ class Attempt:
         number = self._number
         shards.plan.check_unchanged(shards.plan.pieces(number))
         try:
+            # A restart elsewhere may have replaced the plan while this shard was made.
             shards.check_planned()
             made = [part.finish() for part in self._parts]
             name = f"{shards.stem(number)}-{_short_hash([facts['sha256'] for facts in made])}"
@@ -136,7 +137,8 @@ class Attempt:
             record = {"files": files, "counts": counts, "facts": facts, "device": self._device}
             shards.write_commit(number, record)
         except (OSError, DataError) as error:
-            # Another process may have completed the folder and removed what it does not name.
+            # Another process may have completed the folder and removed files that no commit names,
+            # these among them; its commit of the shard is as good.
             if shards.commit(number) is not None:
                 return
             if isinstance(error, OSError):
@@ -150,17 +152,17 @@ class Attempt:
 
 
 def _short_hash(hashes: Sequence[str]) -> str:
-    """Return 8 hex digits of the sha256 of a shard's file, or of those of its files."""
+    """Return 8 hex digits of the sha256 of a shard's file, or of the hashes of its files."""
     one = hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
     return one[:8]
 
 
 @dataclass
 class _Total:
-    """What the commits of all shards say together."""
+    """The sums of the commits of all shards."""
 
     file: Path  # private: their list
-    listed: dict[str, Any] = field(default_factory=dict)  # size and sha256 of that
+    listed: dict[str, Any] = field(default_factory=dict)  # size and sha256 of the list
     missing: int = 0  # shards without a commit
     size: int = 0  # bytes of all files
     facts: dict[str, Any] = field(default_factory=dict)
@@ -168,7 +170,7 @@ class _Total:
     made_by: Counter[bytes] = field(default_factory=Counter)  # versions and device -> shards
 
     def add(self, record: dict[str, Any]) -> None:
-        """Count a commit, and take from it what is not listed."""
+        """Count a commit, and take from it the entries that the list does not have."""
         self.facts = self.facts or record["facts"]
         self.counts.update(record["counts"])
         self.made_by[orjson.dumps([record["versions"], record["device"]])] += 1
@@ -176,7 +178,7 @@ class _Total:
         del record["facts"], record["plan"]
 
     def makers(self) -> list[dict[str, Any]]:
-        """Return what the shards were made by."""
+        """Return the versions and devices that the shards were made by."""
         pairs = [(*orjson.loads(maker), shards) for maker, shards in self.made_by.items()]
         return [{"versions": v, "device": device, "shards": shards} for v, device, shards in pairs]
 
@@ -189,7 +191,7 @@ class ShardedOutput:
     plan: Plan
 
     def stem(self, number: int) -> str:
-        """Return what the names of a shard's files begin with; they sort by it."""
+        """Return the start of the names of a shard's files, by which they sort."""
         return f"{number:0{max(6, len(str(len(self.plan) - 1)))}d}"
 
     def _path(self, name: str) -> str:
@@ -199,7 +201,7 @@ class ShardedOutput:
         """Refuse to work on a folder whose plan another command has replaced.
 
         Raises:
-            DataError: it did (78, both sides).
+            DataError: it was replaced (78, both sides).
         """
         now = _read_plan(self._path(PLAN))
         if now is not None:
@@ -210,7 +212,7 @@ class ShardedOutput:
     def worker(
         self, task: Task, check: Callable[[], None] = lambda: None
     ) -> Callable[[int], Record]:
-        """Return what makes a shard of a number; `check` is called between its steps."""
+        """Return a function from a number to its shard; `check` is called between its steps."""
         return partial(self._make, task, check)
 
     def _make(self, task: Task, check: Callable[[], None], number: int) -> Record:
@@ -260,7 +262,7 @@ class ShardedOutput:
     # ------------------------------------------------------------------------------ all shards
 
     def _sizes(self) -> Callable[[str], int | None]:
-        """Return what knows the bytes of files; a URL is listed once, now."""
+        """Return a function from a file to its bytes; a URL is listed once, now."""
         return places.sizes(self.folder).get if is_url(self.folder) else self._size
 
     def missing(self, part: tuple[int, int] = (0, 1)) -> Iterator[int]:
@@ -356,7 +358,8 @@ class ShardedOutput:
         return total
 
     def _publish(self, total: _Total) -> None:
-        with file_errors(self.folder, reading=False):  # a restart elsewhere removes private files
+        # A restart elsewhere removes private files, so that the list may be gone by now.
+        with file_errors(self.folder, reading=False):
             places.adopt(total.file, self._path(LIST))
         about = {"plan": self.plan.name, "shards": len(self.plan), "bytes": total.size}
         inputs = [{"path": s.path, "bytes": s.bytes, "sha256": s.sha256} for s in self.plan.sources]
@@ -367,7 +370,7 @@ class ShardedOutput:
         places.write_beside(manifest_of(self.folder), body)
 
     def _strays(self) -> list[str]:
-        """Return what the list does not name: private files of killed tries, data of second ones.
+        """Return files that the list does not name: rests of killed tries, data of second tries.
 
         In memory are 8 bytes per shard.
         """
@@ -417,14 +420,14 @@ def open_folder(
 ) -> ShardedOutput:
     """Return the folder of an output, made if needed, with the plan that it has or now gets.
 
-    A plan of which no shard was begun binds nobody: that of the command takes its place.
+    A plan without any started shard binds nobody: the command's plan takes its place.
 
     Args:
         path: `X.jsonl/`, `X.npy/` …
-        config: what decides the bytes; a "device" is left to the commits.
+        config: the settings that decide the bytes; a "device" is left to the commits.
         sources: the inputs.
-        shard_size: bytes of input per shard; None takes what an unfinished run has.
-        default_size: where there is none.
+        shard_size: bytes of input per shard; None takes the size of an unfinished run.
+        default_size: bytes per shard where there is none.
         restart: remove the shards that are there.
 
     Raises:
@@ -449,7 +452,7 @@ def open_folder(
 def _planned(
     folder: str, plan_for: Callable[[int], Plan], shard_size: int | None, default_size: int
 ) -> tuple[Plan, dict[str, Any]]:
-    """Return the plan of a command, and the record of the one that the folder has now."""
+    """Return the plan of a command, and the record of the plan that the folder has now."""
     file = os.path.join(folder, PLAN)
     before = _read_plan(file)
     plan = plan_for(shard_size or (before or {}).get("shard_size", default_size))
@@ -457,11 +460,12 @@ def _planned(
         places.create(file, _sealed(plan))
     elif before != plan.record() and not _is_begun(folder):
         with _turn(os.path.join(folder, LIST)):
+            # Another process may have replaced the plan, and even started a shard, meanwhile.
             if _read_plan(file) == before:
                 places.write(file, _sealed(plan_for(shard_size or default_size)))
     else:
         return plan, before
-    now = _read_plan(file) or {}  # of another process, if that was first
+    now = _read_plan(file) or {}  # another process's plan, if that process was first
     return plan_for(shard_size or now.get("shard_size", default_size)), now
 
 
@@ -517,7 +521,7 @@ def _read_plan(file: str) -> dict[str, Any] | None:
 
 
 def remove_shards(folder: str) -> None:
-    """Remove the shards of a folder, and its manifest; last the plan, which says whose it is."""
+    """Remove a folder's shards and manifest, and last the plan, the proof that vg wrote it."""
     places.remove(manifest_of(folder), is_manifest)
     for name in sorted(places.sizes(folder), key=PLAN.__eq__):
         if re.fullmatch(places.OURS, name):
