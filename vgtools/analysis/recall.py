@@ -10,10 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from vgtools.analysis.bootstrap import draws, with_interval
 from vgtools.io.arrays import Array
 
 KS = (1, 5, 10)
 _BLOCK = 1 << 22  # numbers held at a time: 32 MB
+
+
+def at_k(ranks: Array) -> dict[str, float]:
+    """Return R@1, R@5 and R@10 in per cent from ranks that start at 1; 0 without ranks."""
+    return {f"r{k}": round(100 * float((ranks <= k).mean()), 2) if len(ranks) else 0.0 for k in KS}
 
 
 def text_ranks(order: Array, own: Array) -> Array:
@@ -96,7 +102,7 @@ def _both_ways(
     right = np.bincount(own, minlength=count)  # texts of each image
     # A multinomial gives how often each image is drawn, all that a sample needs: (S, I) counts
     # instead of S copies of the ranks.
-    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), samples)
+    drawn = draws(count, samples, seed)
     return {
         "without": int(np.isneginf(table).all(1).sum()),
         "text_to_image": _measured(texts, own, drawn) | _chance(np.ones(1), count),
@@ -169,18 +175,10 @@ def _measured(ranks: Array, image: Array, drawn: Array) -> dict[str, Any]:
         weights = drawn[start : start + step][:, image[order]].astype(np.float64)  # (s, Q)
         recalls.append(weights @ hits / weights.sum(1, keepdims=True))
         medians.append(_median(ranks, weights))
-    low, high = np.quantile(np.concatenate(recalls), [0.025, 0.975], axis=0)
     found: dict[str, Any] = {}
-    for name, value, least, most in zip(KS, hits.mean(0), low, high, strict=True):
-        found[f"r{name}"] = 100 * float(value)
-        found[f"r{name}_low"] = 100 * float(least)
-        found[f"r{name}_high"] = 100 * float(most)
-    low, high = np.quantile(np.concatenate(medians), [0.025, 0.975])
-    return found | {
-        "median_rank": float(np.median(ranks)),
-        "median_rank_low": float(low),
-        "median_rank_high": float(high),
-    }
+    for k, value, sampled in zip(KS, hits.mean(0), np.concatenate(recalls).T, strict=True):
+        found |= with_interval(f"r{k}", value, sampled, 100)
+    return found | with_interval("median_rank", np.median(ranks), np.concatenate(medians))
 
 
 def _median(ranks: Array, weights: Array) -> Array:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vgtools.analysis.bootstrap import draws
 from vgtools.io.arrays import Array
 from vgtools.systems.attention_probes.controls import RULES
 from vgtools.text.parses import stanford
@@ -254,8 +255,7 @@ def _ends(level: float) -> list[float]:
 @lru_cache(maxsize=4)
 def _weights(groups: int, samples: int, seed: int) -> Array:
     """Return how often each group counts in each resampling: (S, groups) float64."""
-    rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(groups, np.full(groups, 1 / groups), samples)
+    drawn = draws(groups, samples, seed)
     return np.asarray(drawn, np.float64)
 
 

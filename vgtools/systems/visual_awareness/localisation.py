@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from vgtools.analysis.bootstrap import draws, with_interval
 from vgtools.images.boxes import clip
 from vgtools.images.maps import WHOLE, Frame, Located, cell_centres
 from vgtools.images.masks import draw
@@ -266,10 +267,9 @@ def intervals(
     labels = np.array(groups) if len(groups) else np.zeros(len(values))
     parts = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     mean = np.mean([values[part].mean(0) for part in parts], axis=0)
-    rng = np.random.default_rng(seed)
     sampled = list[Array]()
-    for _ in range(_SAMPLES // _BLOCK):
-        drawn = rng.multinomial(count, np.full(count, 1 / count), _BLOCK).astype(np.float64)
+    for block in np.split(draws(count, _SAMPLES, seed), _SAMPLES // _BLOCK):
+        drawn = block.astype(np.float64)
         sums = np.zeros((_BLOCK, values.shape[1]))
         present = np.zeros((_BLOCK, 1))
         for part in parts:
@@ -280,9 +280,7 @@ def intervals(
             sums += weights @ values[part] / np.maximum(total, 1)
             present += total > 0
         sampled.append(sums / np.maximum(present, 1))
-    low, high = np.quantile(np.concatenate(sampled), [0.025, 0.975], axis=0)
     record: dict[str, Any] = {}
-    for name, *ends in zip(names, mean, low, high, strict=True):
-        for suffix, value in zip(("", "_low", "_high"), ends, strict=True):
-            record[name + suffix] = round(100 * float(value), 2)
-    return record
+    for name, value, column in zip(names, mean, np.concatenate(sampled).T, strict=True):
+        record |= with_interval(name, value, column, 100)
+    return {name: round(value, 2) for name, value in record.items()}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vgtools.analysis.recall import KS, image_ranks, text_ranks
+from vgtools.analysis.recall import KS, at_k, image_ranks, text_ranks
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, amount
 from vgtools.io.features import Features
@@ -181,15 +181,14 @@ def evaluate(retriever: Any, captions: Captions, reader: Reader, feats: Any) -> 
     return {
         "images": len(bank),
         "texts": len(texts),
-        "text_to_image": _recall(ranks),
-        "image_to_text": _recall(image_ranks(scores, own)),
+        "text_to_image": _measured(ranks),
+        "image_to_text": _measured(image_ranks(scores, own)),
     }
 
 
-def _recall(ranks: Array) -> dict[str, float]:
-    """Return R@k in percent, and the median, of ranks that start at 1."""
-    found = {f"r{k}": round(100 * float((ranks <= k).mean()), 2) for k in KS}
-    return found | {"median_rank": float(np.median(ranks))}
+def _measured(ranks: Array) -> dict[str, float]:
+    """Return R@k in per cent, and the median, of ranks that start at 1."""
+    return at_k(ranks) | {"median_rank": float(np.median(ranks))}
 
 
 def score(measured: Mapping[str, Any] | None) -> float:

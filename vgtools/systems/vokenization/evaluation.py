@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from vgtools.analysis.bootstrap import draws, ends
+from vgtools.analysis.recall import KS
 from vgtools.images.phrases import image_finder
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
@@ -98,11 +100,7 @@ class Bootstrap:
     def __init__(self, images: Array, samples: int = SAMPLES, seed: int = 0) -> None:
         self._images = np.unique(images)
         size = len(self._images)
-        rng = np.random.default_rng(seed)
-        self._weights = np.zeros((1, 0))
-        if size:
-            drawn = rng.multinomial(size, np.full(size, 1 / size), samples)
-            self._weights = drawn.astype(np.float64)
+        self._weights = draws(size, samples, seed).astype(np.float64) if size else np.zeros((1, 0))
 
     def interval(self, hits: Array, images: Array) -> list[float]:
         """Return the 95 % interval of a share in percent, from each item's hit and photo."""
@@ -114,7 +112,7 @@ class Bootstrap:
         shares = right[total > 0] / total[total > 0]
         if not len(shares):
             return [0.0, 0.0]
-        return [round(100 * float(end), 2) for end in np.quantile(shares, [0.025, 0.975])]
+        return [round(100 * end, 2) for end in ends(shares)]
 
 
 class Evaluation:
@@ -246,7 +244,7 @@ class Evaluation:
 
     def _recall(self, ranks: Array, photos: Array) -> dict[str, list[float]]:
         """Return the intervals of R@1, R@5 and R@10."""
-        return {f"r{k}": self._bootstrap.interval(ranks < k, photos) for k in (1, 5, 10)}
+        return {f"r{k}": self._bootstrap.interval(ranks < k, photos) for k in KS}
 
     def _concepts(self, matcher: TokenImageMatcher) -> dict[str, Any]:
         """Return how often the photo of an annotated noun has a caption with its lemma."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vgtools.analysis.recall import KS, at_k
 from vgtools.io.arrays import Array, ranges
 from vgtools.io.errors import DataError
 from vgtools.io.features import Features
@@ -400,10 +401,7 @@ def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array, A
 
 def recall(ranks: Array) -> dict[str, float]:
     """Return R@1, R@5 and R@10 in percent from ranks that start at 0."""
-    return {
-        f"r{k}": round(100 * float((ranks < k).mean()), 2) if len(ranks) else 0.0
-        for k in (1, 5, 10)
-    }
+    return at_k(ranks + 1)
 
 
 def evaluate_matcher(
@@ -430,7 +428,7 @@ def evaluate_matcher(
 
 def chance(size: int) -> dict[str, float]:
     """Return the recall of a random order of `size` images, in percent."""
-    return {f"r{k}": round(100 * min(1.0, k / size), 2) for k in (1, 5, 10)}
+    return {f"r{k}": round(100 * min(1.0, k / size), 2) for k in KS}
 
 
 def recalls(captions: Captions, ranked: Ranked) -> dict[str, Any]:

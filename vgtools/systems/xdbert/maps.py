@@ -20,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from vgtools.analysis.bootstrap import draws, with_interval
 from vgtools.io.arrays import Array
 from vgtools.io.process import Progress
 from vgtools.io.streams import read_texts
@@ -283,8 +284,7 @@ class CrossProbe:
         `direction` names the stream that looks. Each measure has the ends of its 95 % interval over
         texts; `even` is the result of the same weight on every column.
         """
-        rng = np.random.default_rng(self.seed)
-        drawn = rng.multinomial(self.texts, np.full(self.texts, 1 / self.texts), self.samples)
+        drawn = draws(self.texts, self.samples, self.seed)
         for (layer, direction), found in sorted(self._found.items()):
             table = np.stack(found)  # (N, measures, A)
             place = {"layer": layer + 1, "direction": direction}
@@ -319,6 +319,5 @@ def _intervals(table: Array, drawn: Array) -> dict[str, float]:
         known = ~np.isnan(column)
         counts = np.maximum(drawn[:, known].sum(1), 1)
         means = drawn[:, known] @ column[known] / counts
-        low, high = np.quantile(means, [0.025, 0.975])
-        values |= {name: _mean(column), f"{name}_low": float(low), f"{name}_high": float(high)}
+        values |= with_interval(name, _mean(column), means)
     return values
