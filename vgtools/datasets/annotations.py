@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def _get(item: Any, key: str, kind: type, path: str | Path, location: str) -> Any:
     """Return `item[key]` of the expected type; a caption loses its line end and nothing else."""
     value = item.get(key) if isinstance(item, dict) else None
+    # True and False are also ints, but no ids, sizes or corners.
     if not isinstance(value, kind) or isinstance(value, bool):
         got = f"{value!r:.40}" if isinstance(item, dict) and key in item else "missing"
         raise DataError(f'{location}: "{key}" is {got}, expected {kind.__name__}', path)

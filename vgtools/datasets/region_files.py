@@ -142,6 +142,7 @@ def read_arrays(
     for line, row in read_jsonl(boxes, keys):
         image, width, height = row["image"], row["width"], row["height"]
         corners, confidence, labels = parse_boxes(row, boxes, line)
+        # A copy of these rows alone is read from the memory-mapped file.
         features = np.array(rows[end : end + len(corners)], np.float32)
         end += len(corners)
         if end > len(rows) or (array.ndim == 3 and len(corners) != array.shape[1]):

@@ -176,6 +176,7 @@ class Folder:
         if not self.path.is_dir():
             why = "is not a folder" if self.path.exists() else "does not exist"
             raise DataError(why, path, code=Exit.NO_INPUT)
+        # os.walk has no fixed order; sorted files give the same rows on every disk.
         self.files = sorted(
             os.path.relpath(os.path.join(folder, name), path)
             for folder, _, names in os.walk(path)

@@ -60,6 +60,7 @@ class _Reader:
         self._page: dict[str, str] = {}
         self._space = ""
         self.parser = expat.ParserCreate()
+        # expat would otherwise deliver the text in many small pieces.
         self.parser.buffer_text = True
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
@@ -253,6 +254,8 @@ def page_views(paths: Sequence[str], project: str) -> Counter[str]:
         with file_errors(path, reading=True), open_dump(path) as stream:
             try:
                 for number, line in enumerate(stream, 1):
+                    # Most lines are of other projects, so they are compared as bytes and never
+                    # decoded.
                     if line.partition(b" ")[0] in names:
                         _count(line.split(), found, path, number)
             except (*BROKEN_STREAM, OSError) as error:

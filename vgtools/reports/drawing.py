@@ -171,6 +171,7 @@ class Figure:
 
         size = (round(self.width * _SCALE) * _SMOOTH, round(self.height * _SCALE) * _SMOOTH)
         canvas = Image.new("RGB", size, PAPER)
+        # In this mode colours with an opacity are blended with the RGB canvas.
         draw = ImageDraw.Draw(canvas, "RGBA")
         for paint in self._strokes:
             paint(canvas, draw)

@@ -102,6 +102,7 @@ def _measure(
         colour = _REPORTED if is_reported else ACCENT
         hint = f"{corpus_name(record)}: {column.form.format(value)}"
         if column.log:
+            # 1 is added so that a count of 0 has a place on the scale.
             share = math.log10(1 + value) / math.log10(1 + most)
             figure.dot(x + wide * share, y + 22, 4, colour, hint)
         else:
@@ -213,6 +214,7 @@ def _scatter(
     figure.line(axes.left, axes.y(baseline), right, axes.y(baseline), GREY)
     if bound <= axes.high:
         figure.line(axes.left, axes.y(bound), right, axes.y(bound), GREY, dashed=True)
+    # Active heads are drawn last, so that no other head covers them.
     for alive in (False, True):
         radius, colour = (4, ACCENT) if alive else (2.2, PALE)
         share = "active" if alive else "not active"
@@ -502,6 +504,7 @@ def example_figure(example: Example) -> Figure:
             figure.text(left - 6, y + 12, word[:14], size=11, anchor="end")
             for column, value in enumerate(weights[number, row].tolist()):
                 x = left + cell * column
+                # The square root makes small shares visible.
                 shade = _mixed(_SHARES, math.sqrt(min(max(value, 0.0), 1.0)))
                 figure.box(x + 1, y, cell - 2, line - 2, shade)
                 if value >= 0.05:

@@ -90,6 +90,7 @@ def overlay(located: Located) -> Image:
     from PIL import Image
 
     rows, columns = located.shape
+    # Large maps get fewer pixels per cell, so that a page with many of them stays small.
     fine = max(1, min(_FINE, 512 // max(rows, columns)))
     heat = enlarged(located.heat.reshape(rows, columns), columns * fine, rows * fine)
     share = _shares(heat)

@@ -90,6 +90,7 @@ def render(
     import jinja2
 
     loader = jinja2.PackageLoader("vgtools.reports", "assets")
+    # With StrictUndefined a misspelt value raises instead of leaving a gap in the page.
     pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
 
     def joined(suffix: str) -> str:
@@ -210,6 +211,7 @@ def _check_drawing(svg: bytes) -> None:
     """
     from xml.etree import ElementTree
 
+    # Entities can grow without bound while they are parsed, so they are refused before.
     if b"<!DOCTYPE" in svg or b"<!ENTITY" in svg:
         raise ValueError("an SVG drawing with a document type, which can define entities")
     try:

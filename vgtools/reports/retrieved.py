@@ -144,6 +144,7 @@ def page(
     """
     used = [used_rows(texts, number) for number in range(len(sources))]
     total = sum(map(len, used))
+    # Pages of many pictures show them smaller, so that a page stays some megabytes.
     side = 320 if total <= 400 else 240 if total <= 1000 else 160
     selectors = dict[str, list[str]]()  # for each picture; rows with the same picture share it
     looks = dict[tuple[int, int], str]()

@@ -99,6 +99,7 @@ class Sheet:
             raise DataError(f"{why}; a lower --limit makes it fit", code=Exit.USAGE)
         canvas = Image.new("RGB", (WIDTH, height), PAPER)
         draw = ImageDraw.Draw(canvas)
+        # A picture that several tiles show is decoded once.
         opened = dict[Hashable, Image.Image | None]()
         for y in self.rules:
             draw.line((EDGE, y, WIDTH - EDGE, y), LINE, 2)
@@ -144,5 +145,6 @@ def _lines(text: str, font: FreeTypeFont, width: float) -> list[str]:
 
 def _fitting(line: str, font: FreeTypeFont, width: float) -> int:
     """Return how many characters of a line fit into `width` px."""
+    # The width grows with the number of characters, so the place is found by bisection.
     lengths = range(len(line))
     return bisect.bisect_right(lengths, width, key=lambda n: font.getlength(line[:n])) - 1

@@ -282,6 +282,7 @@ def syntactic_queries(
     phrase, word = _entity_words(captions, word_spans, counts, head, words)
     # Upwards to the head of each, and down to each word whose head it is.
     up = np.flatnonzero(head[word] >= 0) if len(word) else np.zeros(0, np.int64)
+    # Sorted by head, the dependents of a word are a range.
     order = np.argsort(head, kind="stable")
     begin, end = (np.searchsorted(head[order], word, side) for side in ("left", "right"))
     down = np.repeat(np.arange(len(word)), end - begin)
@@ -419,6 +420,7 @@ def answers(
         tried = order[row]
         # Weights are not negative, so padding with -1 never wins.
         seen = weights.masked_fill(~present, -1.0)
+        # argmax takes the first of equals, so the weights are put into the order of trial before.
         place = seen.gather(2, tried[:, None].expand(-1, weights.shape[1], -1)).argmax(-1)
         best.append(tried.gather(1, place))
     return torch.stack(best, 1), torch.stack(mass, 1)

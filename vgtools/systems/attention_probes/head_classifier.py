@@ -104,6 +104,7 @@ def own_vectors(encoder: JointEncoder, table: Tensor) -> tuple[Vectors, int]:
 
     @lru_cache(maxsize=65536)
     def vector(word: str) -> Array:
+        # With the blank, byte-level tokenizers split the word as they do inside a text.
         ids = encoder.tokenizer.encode(" " + word, add_special_tokens=False).ids
         return np.asarray(rows[ids].mean(0) if ids else np.zeros(rows.shape[1], np.float32))
 

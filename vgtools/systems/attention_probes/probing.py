@@ -90,6 +90,7 @@ class Findings:
         """
         rows = list(self.probe.records(relations, choose=select_on is not None))
         if self.classifier is not None:
+            # The summary has to stay the last record.
             rows[-1:-1] = self.classifier.records(relations)
         rows[-1]["skipped"] = dict(+self.skipped)
         if self.failure is not None:

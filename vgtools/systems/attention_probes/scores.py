@@ -205,6 +205,7 @@ class Scores:
 def group_of(image: str) -> int:
     """Return the group of a photo."""
     digest = hashlib.blake2b(image.encode(), digest_size=8).digest()
+    # Python's own hash of a string differs from process to process.
     return int.from_bytes(digest, "little") % GROUPS
 
 
@@ -283,6 +284,8 @@ def _resample(hits: Array, total: Array, weights: Array) -> _Resampled:
     rest = hits - value * total[:, None]
     drawn_total = (weights @ total)[:, None]
     shift = weights @ rest / drawn_total
+    # The squared residuals of every resampling expand into sums over groups that matrix products
+    # give; no (S, g, n) array is made.
     squares = weights @ rest**2 - 2 * shift * (weights @ (rest * total[:, None]))
     squares += shift**2 * (weights @ total**2)[:, None]
     errors = np.sqrt(np.maximum(squares, 0) + 1) / drawn_total

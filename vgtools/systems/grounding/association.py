@@ -118,6 +118,7 @@ def _vectors_of(manifest: dict[str, Any], file: str) -> WordVectors:
     facts = _facts(manifest, file)
     ref = str(facts.get("vectors", ""))
     if not ref.startswith("builtin:"):
+        # The manifest names the vectors relative to the index itself, not to a link to it.
         ref = os.path.normpath(Path(os.path.realpath(file)).parent / ref)
     vectors = open_word_vectors(ref)
     if vectors.fingerprint != facts.get("fingerprint"):
@@ -154,6 +155,7 @@ class Scene:
         """Return the k images per text whose keys are nearest; see `Associator`."""
         means, _ = mean_vectors(self.vectors.array, words.rows, words.starts)
         queries, some = unit_vectors(means)
+        # One image more is asked for, because the text's own may be among the best k.
         depth = k + (own is not None)
         found = nothing_found(len(queries), depth)
         asked = self.index.search(queries[some], depth)
@@ -188,6 +190,7 @@ def cluster_nouns(nouns: Array, count: int) -> Clusters:
         likelihood changes by less than 1e-3).
     """
     texts, size, width = nouns.shape
+    # With a cluster for each noun the result is known without iterations.
     if count == size:
         every = np.broadcast_to(np.arange(size), (texts, size))
         return Clusters(every, np.full((texts, size), 1 / size))
@@ -212,6 +215,7 @@ def cluster_nouns(nouns: Array, count: int) -> Clusters:
         active = active[change >= _TOLERANCE]
         if not len(active):
             break
+    # Images are found by nouns, so each mean is replaced by the noun nearest to it.
     central = _rounded(_distances(products, mixture.parts)).argmin(1)
     weights = _rounded(mixture.weights)
     # The order is by weight; among equal weights the first noun comes first.
@@ -268,6 +272,7 @@ def _maximise(products: Array, shares: Array, width: int) -> _Mixture:
     own = np.diagonal(products, axis1=1, axis2=2)
     squares = (parts @ own[:, :, None])[:, :, 0]
     norms = (parts @ products * parts).sum(2)
+    # The variance is the mean square less the square of the mean; rounding can make it negative.
     variances = np.maximum(squares - norms, 0) / width + _COVARIANCE
     return _Mixture(counts / counts.sum(1, keepdims=True), parts, variances)
 
@@ -364,6 +369,7 @@ class Objects:
             own = rows[places].reshape(-1, size)
             vectors = np.asarray(self.vectors.array[own], np.float64)
             norms = np.linalg.norm(vectors, axis=2, keepdims=True)
+            # A zero vector stays zero instead of becoming NaN.
             vectors /= np.where(norms > 0, norms, 1)
             found = cluster_nouns(vectors, count)
             nouns = np.take_along_axis(own, found.nouns, 1)
@@ -373,7 +379,9 @@ class Objects:
     def search(self, words: Words, k: int, *, own: Array | None = None) -> Found:
         """Return k images per text, the best of its clusters in turn; see `Associator`."""
         nouns = self.representatives(words, k)
+        # One image more is asked for, because the text's own may be among the best k.
         depth = k + (own is not None)
+        # A noun that several texts share is searched once.
         distinct, inverse = np.unique(nouns, return_inverse=True)
         queries, some = unit_vectors(np.asarray(self.vectors.array[distinct], np.float64))
         some &= distinct >= 0
@@ -393,6 +401,7 @@ class Objects:
 
 def _once(rows: Array) -> Array:
     """Return where each text's images (B, n) are named for the first time."""
+    # A stable sort keeps the first place of an image before its later places.
     order = np.argsort(rows, axis=1, kind="stable")
     ranked = np.take_along_axis(rows, order, 1)
     first = np.ones(rows.shape, bool)
@@ -432,6 +441,7 @@ class Keywords:
             rows = words.rows[words.starts[text] : words.starts[text + 1]]
             if not len(rows):
                 continue
+            # A word counts once, and the order of the text decides which image is met first.
             numbers = list(dict.fromkeys(rows.tolist()))
             met = np.concatenate([self._images(number) for number in numbers])
             images, scores = _most_met(met, k, -1 if own is None else int(own[text]))

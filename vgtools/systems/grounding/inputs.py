@@ -260,6 +260,7 @@ class Examples:
             rows = self.bank.find(words, self._own_of_bank[numbers])
         else:
             rows = self.own[numbers][:, None]
+        # Indexing by numbers has copied the rows, so that the cached `own` does not change.
         rows[np.array([e.dropped for e in examples], bool)] = -1
         return rows
 
@@ -269,6 +270,7 @@ class Examples:
         pictures = self.pictures
         assert pictures is not None
         rows = [pictures.row(image) for image in self.texts.images]
+        # A text without an image has the number -1, which reads the -1 at the end.
         return np.array([*rows, -1], np.int64)[self.texts.image]
 
     @cached_property
@@ -315,6 +317,8 @@ class Examples:
             self._pad([examples[i] for i in part], rows[part])
             for part in np.array_split(order, parts)
         ]
+        # With the counts of the whole step as divisors, the cut into parts does not weigh a text
+        # differently.
         tokens = max(1, sum(len(b.tokens) for b in batches)) / parts
         regions = max(1, sum(len(b.regions) for b in batches)) / parts
         return [b._replace(token_count=tokens, region_count=regions).to(device) for b in batches]
@@ -356,6 +360,7 @@ class Examples:
         slot_mask = np.zeros((len(examples), 0), bool)
         places = [np.zeros((0, 2), np.int64)]
         targets = [np.zeros((0, width), np.float32)]
+        # A batch without any image has no slots at all: the model shows it the placeholder.
         if pictures is not None and (rows >= 0).any():
             slots, slot_mask = pictures.gather(rows)
             for i, e in enumerate(examples):
@@ -395,6 +400,7 @@ def mask_regions(
         return present, true
     share, kind = rng.random((2, len(present)))
     chosen = share < 0.15
+    # At least one region is masked, because the caption would teach nothing otherwise.
     chosen[share.argmin()] = True
     places = present[chosen]
     true = features[places].copy()
@@ -403,6 +409,7 @@ def mask_regions(
             features[place] = 0
         elif drawn < 0.9:
             others, there = pictures.gather(np.array([[rng.integers(len(pictures.ids))]]))
+            # The other image may have no region; the masked region then stays as it is.
             known = np.flatnonzero(there[0])
             if len(known):
                 features[place] = others[0, known[rng.integers(len(known))]]

@@ -231,6 +231,7 @@ def _noun_means(vectors: Array, lemmas: Words, starts: Array, definitions: Words
     means, counts = mean_vectors(vectors, lemmas.rows, lemmas.starts)
     of_lemmas, _ = mean_vectors(means, np.arange(len(means)), starts, counts > 0)
     of_definition, _ = mean_vectors(vectors, definitions.rows, definitions.starts)
+    # The sum has the direction of the mean of both, and callers take only its direction.
     return np.asarray(of_lemmas + of_definition)
 
 
@@ -287,6 +288,8 @@ def keywords(
     df = np.bincount(of_word, minlength=len(names))
     weights = counts * (np.log((1 + len(size)) / (1 + df)) + 1)[of_word]
     order = np.lexsort((of_word, -weights, caption))
+    # `order` keeps the captions in sequence, so a word's rank is its place less the first place of
+    # its caption.
     rank = np.arange(len(order)) - np.searchsorted(caption, caption)
     best = order[rank < most]
     images = np.frombuffer(image, np.int32)[caption[best]]

@@ -184,6 +184,7 @@ class Pretraining:
 
         def start() -> None:
             first = np.arange(min(_FIRST, len(examples)))
+            # The scale is the words' alone, so no images are looked for.
             (batch,) = examples.collate(first, None, 1, device, rows=np.full((len(first), 0), -1))
             model.calibrate(batch.ids, batch.text_mask)
 

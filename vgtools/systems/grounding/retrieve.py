@@ -60,6 +60,7 @@ class AssociativeRetriever:
             text, place = np.nonzero(column[rows] >= 0)
             at = part[text], column[rows[text, place]]
             found.relevance[at] = scores[text, place]
+            # Earlier places are better, and a larger order is better.
             found.order[at] = -place
         return found
 

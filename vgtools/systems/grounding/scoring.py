@@ -256,6 +256,7 @@ def shown(examples: Examples, kind: str) -> Array:
         rows = choose_images(rows, same, "shuffle", bank, _SPLIT)
     else:
         raise DataError("has no other text of another image to compare with", examples.texts.name)
+    # The text's own image, met by chance, would make a control look useful.
     return np.where(rows == examples.own[:, None], -1, rows)
 
 
@@ -308,6 +309,8 @@ def score(
         places = batch.masked.cpu().numpy()
         length = batch.ids.shape[1]
         text = numbers[places // length]
+        # `masked` counts places in the padded batch, `content` tokens of the texts without the
+        # prefix.
         content = texts.content[texts.starts[text] + places % length - lead]
         for i, kept in enumerate((np.ones(len(text), bool), content)):
             # A text has several masked words in the batch; `sums[i][text] += losses` would add one

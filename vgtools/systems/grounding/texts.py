@@ -140,6 +140,8 @@ class Texts:
         spans = self.raw.spans[self.starts[number] : self.starts[number + 1]]
         # Code points of a fixed width can be sliced without a table of byte offsets.
         text = codes.tobytes().decode("utf-32-le", "surrogatepass")
+        # Byte-level tokens can share a character: visible text starts after the last hidden end and
+        # stops before the next hidden start.
         first = np.where(hidden, spans[:, 0], len(text))
         # last end of a hidden token so far
         closed = np.maximum.accumulate(np.where(hidden, spans[:, 1], 0))

@@ -167,6 +167,7 @@ class Fusion(nn.Module):
                 nn.init.zeros_(module.bias)
         if start == "drawn":
             return
+        # With this weight at 0 the images add nothing at first, but its gradient is not 0.
         nn.init.zeros_(self.output.weight)
         if self.config.kind == "paper":
             nn.init.eye_(self.joint.weight)

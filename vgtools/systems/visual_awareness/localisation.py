@@ -126,6 +126,8 @@ def enlarged(heat: Array, width: int, height: int, frame: Frame = WHOLE) -> Arra
 def _weights(cells: int, pixels: int, start: float, end: float) -> Array:
     """Return how much each pixel of a line takes of each cell, (pixels, cells)."""
     share = ((np.arange(pixels) + 0.5) / pixels - start) / (end - start)
+    # Heat is known at the centres of cells; beyond the outermost centres the nearest cell's heat
+    # holds.
     place = np.clip(share * cells - 0.5, 0, cells - 1)
     weights: Array = np.maximum(0.0, 1 - np.abs(place[:, None] - np.arange(cells)))
     weights[(share < 0) | (share > 1)] = np.nan

@@ -83,6 +83,7 @@ class PixelRetriever(nn.Module):
             parameter.requires_grad_(name in learned)
         for key in ("mean", "std"):
             values = 255 * torch.tensor(backbone.preprocessing[key]).view(3, 1, 1)
+            # These constants are in the backbone's own files, so checkpoints need not hold them.
             self.register_buffer(key, values, persistent=False)
 
     def train(self, mode: bool = True) -> PixelRetriever:
@@ -210,6 +211,7 @@ class Pixels:
 @torch.inference_mode()
 def _check_side(backbone: Backbone, flag: str, side: int, regions: int) -> None:
     """Refuse a size of pictures that the backbone or the pooling cannot use."""
+    # A black picture is enough, because only the shape of the result matters.
     black = next(backbone.model.parameters()).new_zeros(1, 3, side, side)
     try:
         out = backbone.model.forward_features(black)

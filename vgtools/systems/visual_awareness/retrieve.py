@@ -89,6 +89,7 @@ def _parts(lengths: Array) -> Iterator[Array]:
     order = np.argsort(lengths, kind="stable")
     first = 0
     while first < len(order):
+        # Lengths rise, so n texts take n times the length of the n-th, padding included.
         padded = np.arange(1, len(order) - first + 1) * lengths[order[first:]]
         size = max(1, int(np.searchsorted(padded, _WORDS, "right")))
         yield order[first : first + size]

@@ -147,6 +147,8 @@ class SruPath(nn.Module):
         states: Tensor = self.sru(packed.data, packed.batch_sizes.tolist())
         starts = F.pad(packed.batch_sizes.cumsum(0), (1, 0))[:-1].to(lengths.device)
         assert packed.unsorted_indices is not None  # enforce_sorted=False returns them.
+        # Packed rows are sorted by step and, within a step, by falling length: the last state of a
+        # text is in its last step, at the text's place in that order.
         return states[starts[lengths - 1] + packed.unsorted_indices]
 
 
@@ -363,5 +365,7 @@ def info_nce(scores: Tensor, own: Tensor, wrong: Tensor, scale: Tensor) -> Tenso
     rivals = ~wrong[own]  # the photo's other captions, and the caption itself
     rivals[rows, rows] = False
     captions = logits[own].masked_fill(rivals, -torch.inf)
+    # Column b of the logits has all images for caption b, row b of `captions` all captions for its
+    # image; the true pair is in both.
     entropy = captions.logsumexp(1) + logits.logsumexp(0) - 2 * true
     return entropy.mean() / 2

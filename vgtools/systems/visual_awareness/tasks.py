@@ -79,6 +79,7 @@ class Fusing:
         if not has_fusion(ref):
             shape = (images.width, self.kind or "paper", self.image_dropout, self.weight)
             fusion = Fusion(config_for(net, *shape))
+            # BERT and BART give this setting different names.
             std = getattr(net.config, "initializer_range", getattr(net.config, "init_std", 0.02))
             fusion.reset(self.start, std)
             return fusion
@@ -92,6 +93,7 @@ class Fusing:
         if self.weight not in (1, weight):
             why = f"has a fusion of weight {weight}, --image-weight is {self.weight}; leave it out"
             raise DataError(why, ref, code=Exit.CONFIG)
+        # The dropout of images belongs to this training, not to the saved network.
         fusion.config = dataclasses.replace(fusion.config, image_dropout=self.image_dropout)
         return fusion
 

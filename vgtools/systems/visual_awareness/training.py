@@ -102,6 +102,7 @@ def open_words(words: Words, config: Mapping[str, Any], texts: Sequence[str]) ->
     if words.encoder is not None:
         return encoder_reader(words.encoder, config["text"], config["layers"])
     assert words.vectors is not None  # one of them is given
+    # A file of word vectors has millions of words, of which captions use some thousands.
     reader = WordReader(*select_vectors(open_vectors(words.vectors), words_of(texts)))
     if not any(len(reader.read([text]).items) for text in texts[:1000]):
         why = f"knows no word of the first {amount(min(1000, len(texts)), 'caption')}"
@@ -230,6 +231,7 @@ def fit(session: Session, words: Words, pictures: Pictures, splits: Splits) -> N
 
     def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
         seen = pictures.drawn(seed, epoch, int(numbers[0]))
+        # The step is never cut into parts, because the other photos of the step are its negatives.
         return [collate(train, reader, seen, numbers, epoch, session.device)]
 
     batches = step_batches(len(train.images), seed, plan, build)
@@ -239,6 +241,8 @@ def fit(session: Session, words: Words, pictures: Pictures, splits: Splits) -> N
     for record in session.fit(network, batches, settings, weights={shape.loss: 1.0}):
         if not record.pop("end"):
             mean = mean_record(notes, record, record["step"] % plan.per_epoch == 0)
+            # Notes are saved with the weights, so that a resumed epoch keeps the mean of its first
+            # part.
             notes |= {} if mean is None else {"mean": mean}
             continue
         record = notes.pop("mean")
@@ -265,6 +269,7 @@ def _result(
     if words.vectors is not None:
         table = session.run.path / TABLE
         table.parent.mkdir(exist_ok=True)
+        # The run has to open without the original file of word vectors.
         copy_vectors(words.vectors, str(table))
         session.run.keep(table.parent.name)
     facts, weights = pictures.finish(session.run)

@@ -184,6 +184,8 @@ class StreamTranslator:
         self._cut += cut
         found = translate(
             self.model.encoder.model,
+            # Special tokens alone would still be translated to something; an empty line has to stay
+            # empty.
             [s if row["text"].strip() else s[:0] for s, row in zip(sources, rows, strict=True)],
             self.how,
             self.batch_size,

@@ -117,6 +117,7 @@ def read_captions(
         why = "has captions of one image only; sip needs captions of others"
         raise DataError(f"{why}: train without it (--weight mlm=1)", name)
     starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
+    # A stable sort keeps the captions of an image in the order of the files.
     order = np.argsort(image, kind="stable")
     first = np.concatenate([[0], np.cumsum(counts)])
     return Captions(name, list(images), image, np.concatenate(ids), starts, order, first)

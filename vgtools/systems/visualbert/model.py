@@ -367,6 +367,7 @@ def _from_checkpoint(ref: str, alignment: str, offline: bool) -> tuple[VisualBer
     width = int(facts.get("visual_embedding_dim", 512))
     config = VisualBertConfig(width, bool(facts.get("bypass_transformer")), alignment)
     model = VisualBert(BertForMaskedLM(text), config)
+    # A checkpoint of the model without heads lacks the prefix of the models with heads.
     bare = not any(name.startswith("visual_bert.") for name in tensors)
     known = {
         f"visual_bert.{name}" if bare and not name.startswith("cls.") else name: tensor

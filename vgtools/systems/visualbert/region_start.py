@@ -129,7 +129,9 @@ def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) ->
     sample = [captions.images[i] for i in rng.permutation(usable)[:_SAMPLE].tolist()]
     rows = np.concatenate([regions.of(n).features for scene in sample for n in scene])  # (-, D)
     mean = torch.from_numpy(rows.mean(0, dtype=np.float64).astype(np.float32)).to(device)
+    # Constant features have a spread of 0, by which nothing can be divided.
     spread = float((rows - rows.mean(0)).std()) or 1.0
+    # Drawn on the CPU by numpy, the start is the same on every device.
     drawn = rng.normal(0, 0.02, (table.shape[1], model.config.regions_width)).astype(np.float32)
     matrix = torch.from_numpy(drawn).to(device).requires_grad_(True)  # (H, D)
     optimiser = torch.optim.Adam([matrix], lr=RATE)

@@ -464,6 +464,7 @@ class VisualTuner(nn.Module):
                 attention: Tensor = self.head(*sides, batch.places, batch.region_mask)
                 return attention
             if self.adaptation.reads_mask:
+                # The [MASK] is the last token but one of each text.
                 last = batch.mask.sum(1) - 2
                 pooled = states[torch.arange(len(states), device=device), last]  # (B, H)
             else:

@@ -306,6 +306,7 @@ class Evaluation:
                     places.append(place[start])
                     lines.append(row)
                     holders.append(held)
+        # The lines of a running text have no photos, so they are resampled themselves.
         over = Bootstrap(np.array(lines, np.int64))
         at = np.array(places, np.int64)
         scores = ranked.scores[at]
@@ -317,6 +318,7 @@ class Evaluation:
             "tokens": len(top),
             "images": len(self._text_photos),
             "distinct": len(share),
+            # e to the entropy: as many photos would be as diverse if they were used evenly.
             "effective": round(float(np.exp(-(share * np.log(share)).sum()))),
             "nouns": len(hits),
             "noun_hit": _percent(hits),
@@ -358,6 +360,8 @@ def _without_the_noun(found: Array, holders: Sequence[set[int]]) -> dict[str, fl
     dealt = sum(right[photo] for photo in found.tolist())
     return {
         "best_voken": round(100 * max(right.values(), default=0) / size, 2),
+        # Over all orders each photo meets each noun equally often, so the mean is a product and
+        # nothing need be drawn.
         "permuted": round(100 * dealt / size**2, 2),
     }
 

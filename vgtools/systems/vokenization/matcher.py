@@ -158,6 +158,7 @@ def _project(mlp: nn.Sequential, rows: Tensor) -> Tensor:
     rows.
     """
     size = len(rows)
+    # Products of a few rows use other kernels, which round differently; see `TILE`.
     tiled = rows.float() if mlp.training else F.pad(rows.float(), (0, 0, 0, -size % TILE))
     return mlp(tiled)[:size]  # type: ignore[no-any-return]
 

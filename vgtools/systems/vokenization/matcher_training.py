@@ -80,6 +80,7 @@ def tokenize_captions(
         )
         stems = np.array([stem_key(texts[r][a:b]) for r, a, b in distinct.tolist()], object)
         numbered, number = np.unique(stems.astype(str), return_inverse=True)
+        # NumPy 2.0 returns the inverse of rows with two dimensions.
         keys[content] = number[inverse.reshape(-1)]
     kept = np.minimum(lengths, longest)
     places = ranges(tokens.starts[:-1], kept)
@@ -173,6 +174,7 @@ class HiddenStates:
             places = torch.from_numpy(ranges(begin[pack.segments], sizes))
             states.hidden[places] = hidden.half()
             rows = torch.from_numpy(pack.segments)
+            # Means are taken before the states are rounded to half precision.
             states.means[rows] = sentence_means(hidden, torch.from_numpy(sizes)).half()
             states.first[rows] = pack.first.half().cpu()
         return states
@@ -198,6 +200,8 @@ def make_batches(
         order = np.random.default_rng([seed, epoch]).permutation(size)
         for index, part in enumerate(np.array_split(order, number)):
             if index >= first:
+                # Each batch has a generator of its own, so that a resumed epoch can start at any
+                # batch.
                 rng = np.random.default_rng([seed, epoch, index])
                 yield collate(captions, states, feats, config, np.sort(part), rng, device)
 
@@ -223,6 +227,8 @@ def collate(
     taken = states.take(sentences)
     lengths = np.diff(captions.tokens.starts)[sentences]
     places = ranges(captions.tokens.starts[sentences], lengths)
+    # Every token draws a number, whatever `stop_share` is, so that the negatives drawn afterwards
+    # do not depend on it.
     draw = rng.random(len(places))
     if config.level == "sentence":
         hidden = taken.first
@@ -340,6 +346,7 @@ def rank_captions(
             owner = np.repeat(np.arange(len(sentences)), lengths[sentences])
             rows = torch.from_numpy(owner).to(device)
             tokens = matcher.project_tokens(taken.hidden.to(device), taken.means.to(device), rows)
+            # The sum has the direction of the mean.
             sums = tokens.new_zeros(len(sentences), tokens.shape[1]).index_add_(0, rows, tokens)
             whole = F.normalize(sums, dim=1)
             ranks, top, scores, others = _ranks(tokens, images, own[owner])
@@ -465,6 +472,7 @@ def holds_stem(holds: Holds, images: Array, keys: Array) -> Array:
     """Return for each pair whether a caption of the image holds the stem."""
     if not len(holds.keys):
         return np.zeros(len(keys), bool)
+    # A pair becomes one number, so that a single test of membership answers all pairs.
     base = int(holds.keys.max()) + 1
     owner = np.repeat(np.arange(len(holds.first) - 1), np.diff(holds.first))
     inside = images < len(holds.first) - 1
@@ -506,6 +514,7 @@ def fit(
                 )
                 states = HiddenStates(packed, captions.tokens, budget, watch)
                 data[name] = captions, states
+                # Memory that the states for training hold is not left for those for validation.
                 budget -= states.held
     for name, counts in left_out.items():
         if any(counts.values()):
@@ -542,6 +551,7 @@ def fit(
         "left_out": left_out,
     }
     if "valid" in data and shape.level == "token":
+        # The probabilities have to belong to the weights that the run keeps.
         matcher.load_state_dict(run.best_weights())
         model = calibrate(matcher.eval(), data["train"], data["valid"], bank.array)
         facts["calibration"] = dataclasses.asdict(model)
@@ -579,6 +589,8 @@ def calibrate(
     content = captions.content
     stems = captions.stems[captions.keys[content]]
     place = np.minimum(np.searchsorted(known.stems, stems), max(0, len(known.stems) - 1))
+    # The two sets of captions number their stems separately; a stem that training never met has no
+    # photo and cannot be right.
     same = known.stems[place] == stems
     right = same & holds_stem(known.holds, np.concatenate(top)[content], np.where(same, place, 0))
     counts = dict(zip(known.stems.tolist(), stem_counts(known).astype(int).tolist(), strict=True))

@@ -113,6 +113,7 @@ class Pretraining:
         """Return the model with its batches."""
         encoder = self.encoder
         bank = self._bank
+        # The first process packs the inputs; the others wait and then open its files.
         with processes.after_first():
             both = (self.inputs, self.valid)
             files, held_files = (

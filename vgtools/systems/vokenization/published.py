@@ -70,6 +70,7 @@ class Dataset:
     def _readable(self) -> Iterator[None]:
         try:
             yield
+        # h5py raises any of these for a damaged file.
         except (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise DataError(f"cannot be read as HDF5: {error}", self.path) from None
 
@@ -134,6 +135,7 @@ def _windows(path: str, total: int, done: int) -> Iterator[Array]:
     edges: list[int] = []
     last = 0
     for number, line in enumerate(read_lines(path)):
+        # A line of very many digits would be an error of `int` itself.
         edge = int(line) if line.strip().isdecimal() and len(line) < 20 else -1
         if edge < last or (not number and edge) or edge > total:
             expected = f"from {last} to {total}" if number else "0"
@@ -287,6 +289,7 @@ def write_vokens(
             check_range(part, _MOST, len(names))
             for start in range(0, len(part.tokens), _STEP):
                 stop = min(start + _STEP, len(part.tokens))
+                # A resumed run skips the blocks that were committed before.
                 if base + stop <= done["tokens"]:
                     continue
                 block = np.asarray(part.tokens[start:stop])

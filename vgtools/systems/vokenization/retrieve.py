@@ -82,6 +82,7 @@ class SentenceRetriever(NearestImages[Tokens]):
     def _token_queries(self, tokens: Tokens) -> torch.Tensor:
         """Return the query of each token, (T, E)."""
         parts = list(self._vokenizer.embed(tokens))
+        # The encoder returns its packs by length; the tokens go back to the order of the texts.
         order = np.argsort(np.concatenate([part.places for part in parts]))
         flat = torch.cat([part.vectors[torch.from_numpy(part.owner)] for part in parts])
         return flat[torch.from_numpy(order)]

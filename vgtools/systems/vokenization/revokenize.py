@@ -55,6 +55,8 @@ def revokenize(source: VokenRows, tokenizer: Tokenizer) -> Revokenized:
     counts = np.diff(target.starts)
     same = np.repeat(_same_rows(source, target), counts)
     within = np.arange(len(best)) - np.repeat(target.starts[:-1], counts)
+    # Byte-level tokens of one character have equal spans, so overlap alone would give all of them
+    # the voken of the first; in a row with the same spans each token keeps its own.
     choice = np.where(same, within, best)
     rows = []
     for row, (start, end) in zip(source.rows, pairwise(target.starts.tolist()), strict=True):
@@ -73,6 +75,7 @@ def _same_rows(source: VokenRows, target: Tokens) -> Array:
     ours = np.repeat(same, np.diff(source.starts))
     theirs = np.repeat(same, counts)
     wrong = (source.spans[ours] != target.spans[theirs]).any(1)
+    # A single token with another span rules its row out.
     same[np.repeat(np.arange(len(counts)), np.where(same, counts, 0))[wrong]] = False
     return same
 

@@ -86,6 +86,8 @@ class TermFrequency:
         """Return the images that hold a token and the running sum of their exp(tf / gamma)."""
         if token not in self._known:
             a, b = np.searchsorted(self._tokens, [token, token + 1])
+            # Shares are at most 1: with gamma 0.01 the largest term is about 3e43, far from the
+            # limit of float64.
             mass = np.cumsum(np.exp(self._share[a:b] / self._gamma))
             self._known[token] = self._images[a:b], mass
         return self._known[token]
@@ -123,6 +125,8 @@ class TermFrequency:
         for i, text in enumerate(texts):
             ids = tokens.row(i)[0]
             digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            # The seed of a sentence is its hash, not its number, so that shards and windows do not
+            # change its vokens.
             key = np.frombuffer(digest[:16], "<u4").tolist()
             uniform = np.random.default_rng([self._seed, *key]).random(len(ids))
             for token, number in zip(map(int, ids), map(float, uniform), strict=True):

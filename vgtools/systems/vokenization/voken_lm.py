@@ -116,6 +116,7 @@ class VisuallySupervisedLM(nn.Module):
         self.lm = lm
         self.config = config
         self.dtype = dtype
+        # The features are a file of their own and would make every checkpoint larger.
         self.register_buffer("feats", feats, persistent=False)
         width = int(lm.config.hidden_size)
         eps = float(lm.config.layer_norm_eps)
@@ -327,6 +328,8 @@ def collate(
             rows[i, size:end] = recipe.suffix
         present[i, :end] = True
     if recipe.on != "all":
+        # With `masked` the tokens that were not chosen lose their voken, with `unmasked` those that
+        # were.
         labels[chosen != (recipe.on == "masked")] = IGNORED
     longest = int(present.sum(1).max(initial=0))
     token_count = max(1, int(chosen.sum())) / parts

@@ -215,6 +215,7 @@ class Vokenizer:
                 index.path,
             )
         if context_weight is None:
+            # The weight chosen when the index was built holds wherever the index is used.
             context_weight = index.manifest.get("matcher", {}).get("context_weight")
         self.context_weight = context_weight
         self.matcher = with_context(matcher, context_weight)
@@ -473,6 +474,7 @@ def search_work(
             "k": worker.k,
             "pack": worker.encoder.pack,
             **({} if worker.calibration is None else {"score": "probability"}),
+            # This entry keeps its place in the manifest; `Work.steps` fills it in.
             "agreement_with_float32": None,
             "tokenizer": {"ref": worker.matcher.ref, "sha256": sha256},
         }
@@ -529,6 +531,8 @@ def vocabulary_queries(matcher: Matcher, count: int = 2048) -> Array:
     """
     vocabulary = matcher.encoder.tokenizer.get_vocab()
     words = sorted(word for word in vocabulary if word.isalpha() and len(word) > 2)
+    # Every n-th word of the sorted list is taken: a sample over the whole alphabet, the same each
+    # time.
     texts = words[:: max(1, len(words) // count)][:count]
     dim = matcher.matcher.config.dim
     worker = Vokenizer(matcher, bare_index(dim))

@@ -174,6 +174,7 @@ def measure(weights: Array, shares: dict[str, Array]) -> dict[str, Array]:
 
     Source: Hsu et al. 2022, section 5: "attends to the different tokens … more diversely".
     """
+    # A divergence is a small difference of entropies, in which float32 would lose digits.
     p = weights.astype(np.float64)
     entropy = _entropy(p).mean(-1)
     found = {"entropy": entropy, "diversity": _entropy(p.mean(1)) - entropy}
@@ -185,6 +186,7 @@ def measure(weights: Array, shares: dict[str, Array]) -> dict[str, Array]:
 
 
 def _entropy(p: Array) -> Array:
+    # 0 log 0 counts as 0: the logarithm of 1 is taken there.
     logs = np.log(np.where(p > 0, p, 1.0))
     total: Array = -(p * logs).sum(-1)
     return total
@@ -317,6 +319,7 @@ def _intervals(table: Array, drawn: Array) -> dict[str, float]:
     values: dict[str, float] = {}
     for name, column in zip(MEASURES, table.T, strict=True):
         known = ~np.isnan(column)
+        # A sample may draw no text that has the measure.
         counts = np.maximum(drawn[:, known].sum(1), 1)
         means = drawn[:, known] @ column[known] / counts
         values |= with_interval(name, _mean(column), means)

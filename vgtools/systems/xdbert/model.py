@@ -149,6 +149,8 @@ class CrossLayer(nn.Module):
             seen_mask: (B, U) bool.
             both: if not, the teacher's stream is left as it is.
         """
+        # Both streams look at the inputs of the layer: the student looks before the teacher's
+        # changes.
         first, _ = self.student.look(states, seen, seen_mask)
         if both:
             second, _ = self.teacher.look(seen, states, mask)
@@ -325,6 +327,7 @@ class XDBert(nn.Module):
             encoded.last_hidden_state, batch.attention.bool(), seen, seen_mask, both
         )
         rows = states.flatten(0, 1)[batch.masked]
+        # Chosen tokens are laid out as the teacher's states are, so that their places match.
         tokens, _ = lay_out(batch.chosen, batch.lengths, fill=-1)  # (B, U)
         chosen = tokens >= 0
         pooled = self.cross.pool(states)

@@ -152,6 +152,7 @@ def collate(
     Source: Hsu et al. 2022, sections 2.3.1 and 2.3.3: 15 % of the tokens of both.
     """
     pairs = list(zip(numbers.tolist(), others.tolist(), strict=True))
+    # A block that is also the partner of another is read once.
     own = {n: tokens_of(corpus, n) for n in {*numbers.tolist(), *others.tolist()}}
     seen = texts.tokens([own[other] for _, other in pairs])
     rows = [
@@ -181,6 +182,7 @@ def _row(
     ends = len(recipe.prefix), len(recipe.suffix)
     framed = [np.array([*recipe.prefix, *ids, *recipe.suffix], np.int64) for ids in (tokens, read)]
     blocks = texts.blocks(seen)
+    # The marks of start and end are never chosen, so a block has two tokens fewer to draw for.
     sizes = np.cumsum([0, *(len(block) - 2 for block in blocks)])
     # A generator of its own: the teacher's choices do not depend on how many tokens the student's
     # block masked.

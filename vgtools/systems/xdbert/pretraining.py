@@ -101,6 +101,7 @@ class Pretraining:
             rate=config["mask_rate"],
             match="match" in self.weights,
         )
+        # The first process packs the inputs; the others wait and then open its files.
         with processes.after_first():
             corpus = self._corpus(self.inputs, recipe, config)
             held = self._corpus(self.valid, recipe, config)
@@ -143,6 +144,7 @@ class Pretraining:
 
     def _corpus(self, paths: Sequence[str], recipe: Recipe, config: Mapping[str, Any]) -> Corpus:
         files = [part for path in paths for part in self._store.open(path)]
+        # Files that the first process has checked are not read again by the others.
         for file in () if trusted() else files:
             check_range(file, int(self.student.model.config.vocab_size))
         special = len(recipe.prefix) + len(recipe.suffix)
@@ -282,6 +284,7 @@ def _metrics(sides: Sequence[_Sums], losses: Sequence[str]) -> dict[str, float]:
         }
         gain = paired_bootstrap(mean_nll, words, own, other, samples=_SAMPLES)
         found |= {"copied": gain.value, "copied_low": gain.low, "copied_high": gain.high}
+        # Each of the two sides has a row per block.
         found["match"] = sum(side.match for side in sides) / (2 * len(words))
         right = np.mean([np.concatenate(side.right) for side in sides], axis=0)
         nothing = np.zeros(len(right))

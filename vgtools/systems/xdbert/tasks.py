@@ -270,6 +270,8 @@ class FullTuner(nn.Module):
             states = self.student(**given).last_hidden_state
             seen, seen_mask = block_states(self.teacher, rows(batch.blocks), rows(batch.lengths))
             mask = rows(batch.mask).bool()
+            # The head reads the student's stream alone, so the teacher's last layer is not
+            # computed.
             states, _ = self.cross(states, mask, seen, seen_mask, both=False)
             logits: Tensor = self.head(self.dropout(self.cross.pool(states))).float()
         return logits.view(-1, each) if self.kind == "choice" else logits

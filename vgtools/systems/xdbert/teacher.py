@@ -212,6 +212,7 @@ def info_nce(texts: Tensor, photos: Tensor, own: Tensor, scale: Tensor | float) 
     to_photo = F.cross_entropy(logits, own)
     # log probability of each caption, for its photo
     mine = logits.log_softmax(0).gather(1, own[:, None])[:, 0]
+    # A photo's target is spread over its captions in the batch, one over their number for each.
     share = 1 / own.bincount(minlength=len(photos))[own].to(mine.dtype)
     return (to_photo - (share * mine).sum() / len(photos)) / 2
 
@@ -235,6 +236,7 @@ def evaluate(
     parts = np.array_split(bank, -(-len(bank) // _AT_ONCE))
     photos = torch.cat([model.embed_photos(_rows(features, part, device)) for part in parts])
     texts = photos.new_empty(len(captions), photos.shape[1])
+    # Captions of similar length share a batch, which needs little padding.
     order = np.argsort(captions.lengths, kind="stable")
     for part in np.array_split(order, -(-len(order) // _AT_ONCE)):
         ids, lengths = (torch.from_numpy(x).to(device) for x in captions.padded(part))

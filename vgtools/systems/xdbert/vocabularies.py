@@ -54,6 +54,7 @@ def _compare(
     first: WordTable, second: WordTable, chosen: Sequence[str] | None, seed: int
 ) -> dict[str, Any]:
     """Return the record of two vocabularies."""
+    # The order is fixed, because the shuffles of the control depend on it.
     asked = sorted(first.rows) if chosen is None else chosen
     common = [word for word in asked if word in first.rows and word in second.rows]
     pair = f"{first.ref} and {second.ref}"
