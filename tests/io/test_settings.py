@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from vgtools.io.settings import count, declared, file, preset, value
+from vgtools.io.settings import count, declared, entries, file, preset, value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fast:
     """Settings, three of them with a value in the preset `paper`."""
 
-    rate: float = value(0.1, "Rate.", "--rate", "-r", min=0, presets={"paper": 0.5, "text": 2.0})
-    steps: int = count(..., "Steps.", 2, presets={"paper": 7})
-    shape: str | None = file("x", "Shape.", presets={"paper": None})
+    rate: float = value(0.1, "Rate", "--rate", "-r", min=0, presets={"paper": 0.5, "text": 2.0})
+    steps: int = count(..., "Steps", 2, presets={"paper": 7})
+    shape: str | None = file("x", "Shape", presets={"paper": None})
     plain: int = 3
 
 
@@ -41,6 +41,27 @@ def test_a_subclass_with_another_default_keeps_the_declaration() -> None:
     assert declared(Fast, "plain") == {}
     steps = declared(Slow, "steps")
     assert (steps["metavar"], steps["min"]) == ("N", 2)
+
+
+def test_the_help_has_the_value_of_the_paper() -> None:
+    helps = [declared(Fast, name)["help"] for name in ("rate", "steps", "shape")]
+    assert helps == ["Rate (paper: 0.5).", "Steps (paper: 7).", "Shape."]
+
+
+def test_what_the_data_decide_comes_first() -> None:
+    @dataclass(frozen=True)
+    class Shaped(Slow):
+        """Settings with a width."""
+
+        width: int
+
+    assert list(entries(Shaped(4, steps=2)).items()) == [
+        ("width", 4),
+        ("rate", 0.01),
+        ("steps", 2),
+        ("shape", None),
+        ("plain", 3),
+    ]
 
 
 def test_a_preset_has_the_values_that_it_names() -> None:

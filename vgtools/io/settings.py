@@ -11,23 +11,40 @@ command, and its name is the key in `run.json`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
+FIRST = ""  # topic of a setting that is on the first screen of a help
 
-def value(default: Any, text: str, *names: str, presets: Any = None, **more: Any) -> Any:
+
+def value(
+    default: Any, text: str, *names: str, presets: Mapping[str, Any] | None = None, **more: Any
+) -> Any:
     """Return the field of a setting.
 
     Args:
         default: its value; `...` if it must be given.
-        text: its help.
+        text: its help; where the preset `paper` has a value, that is added, and a full stop.
         *names: of the flag, where it has a short one or is not called like the field.
         presets: its value by the name of a preset.
         **more: other arguments of `typer.Option`, `metavar` or `min` for example, and the `topic`
             of its help.
     """
     default = dataclasses.MISSING if default is ... else default
-    about = {"names": names, "help": text, "presets": presets or {}, **more}
+    about = {"names": names, "help": _with_paper(text, presets), "presets": presets or {}, **more}
     return dataclasses.field(default=default, metadata=about)
+
+
+def _with_paper(text: str, presets: Mapping[str, Any] | None) -> str:
+    """Return a help with the value of the preset `paper`, if there are presets."""
+    if presets is None:
+        return text
+    paper = presets.get("paper")
+    if isinstance(paper, bool):
+        paper = "yes" if paper else "no"
+    elif isinstance(paper, float):
+        paper = f"{paper:g}"
+    return f"{text}." if paper is None else f"{text} (paper: {paper})."
 
 
 def count(default: Any, text: str, least: int = 1, **more: Any) -> Any:
@@ -47,6 +64,12 @@ def declared(kind: type[Any], name: str) -> dict[str, Any]:
         if found is not None and found.metadata:
             return dict(found.metadata)
     return {}
+
+
+def entries(config: Any) -> dict[str, Any]:
+    """Return a configuration as `run.json` has it: what the data decide first, then settings."""
+    fields = sorted(dataclasses.fields(config), key=lambda item: bool(item.kw_only))
+    return {item.name: getattr(config, item.name) for item in fields}
 
 
 def preset(kind: type[Any], name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
@@ -158,8 +158,8 @@ def load_network(
 def as_config(cls: type[Any], values: Any, key: str, file: str | Path) -> Any:
     """Return a config dataclass with the values of an entry of a `run.json`.
 
-    Its fields are int, float, str or bool, or one of these or None; the entry of the file is called
-    `key`.
+    Its fields are int, float, str or bool, one of these or None, or one of several words; the entry
+    of the file is called `key`.
 
     Raises:
         DataError: this version does not know one of the settings (78); a setting is missing or has
@@ -178,8 +178,9 @@ def as_config(cls: type[Any], values: Any, key: str, file: str | Path) -> Any:
             raise DataError(f'"{key}": lacks the setting {name!r}', file)
         kinds = get_args(types[name]) or (types[name],)
         allowed = (*kinds, int) if float in kinds else kinds
-        if name in values and type(values[name]) not in allowed:
-            expected = " or ".join(kind.__name__ for kind in kinds)
+        words = get_origin(types[name]) is Literal
+        if name in values and (values[name] if words else type(values[name])) not in allowed:
+            expected = " or ".join(kind if words else kind.__name__ for kind in kinds)
             why = f'"{key}": expected {name} {expected}, got {values[name]!r:.60}'
             raise DataError(why, file)
     return cls(**values)

@@ -19,6 +19,7 @@ from tests.tiny import IMAGE, WIDTH, save_encoder
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import PackedEncoder
+from vgtools.models.runs import as_config
 from vgtools.systems.vokenization import matcher_training
 from vgtools.systems.vokenization.calibration import fit_calibration
 from vgtools.systems.vokenization.matcher import (
@@ -691,3 +692,15 @@ def test_a_run_of_a_later_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="wings") as error:
         load_matcher(tmp_path / "run")
     assert error.value.code == Exit.CONFIG
+
+
+def test_a_setting_that_is_a_word_is_one_of_those_known() -> None:
+    known = {"text_width": 8, "image_width": 4}
+    assert (
+        as_config(MatcherConfig, known | {"loss": "hinge"}, "matcher", "run.json").loss == "hinge"
+    )
+    why = "run.json: \"matcher\": expected loss info_nce or hinge, got 'triplet'"
+    with pytest.raises(DataError, match=why):
+        as_config(MatcherConfig, known | {"loss": "triplet"}, "matcher", "run.json")
+    with pytest.raises(DataError, match="expected dim int, got '4'"):
+        as_config(MatcherConfig, known | {"dim": "4"}, "matcher", "run.json")

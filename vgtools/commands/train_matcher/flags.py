@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from vgtools.commands.options import note
+import typer
+
+from vgtools.commands.options import is_given, note
 from vgtools.io.errors import amount
-from vgtools.io.settings import count, file, value
+from vgtools.io.settings import count, file, preset, value
 
 if TYPE_CHECKING:
     from vgtools.training.splits import Splits
@@ -24,6 +26,16 @@ class Validation:
     valid_split: str | None = value(
         None, 'Of rows that have a "split", validate on this one.', metavar="NAME"
     )
+
+
+class Presets:
+    """Settings that a preset gives other values; of a dataclass."""
+
+    def settings(self, context: typer.Context, name: str) -> dict[str, Any]:
+        """Return the settings of a preset with the flags of the command line, for `run.json`."""
+        own = preset(type(self), name)
+        values = asdict(self) | {k: v for k, v in own.items() if not is_given(context, k)}  # type: ignore[call-overload]
+        return {key: value for key, value in values.items() if value is not None}
 
 
 def refuse_processes() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,10 +18,15 @@ from vgtools.commands.options import (
     run_folder,
 )
 from vgtools.commands.signature import flags
-from vgtools.commands.topics import FIRST, Topic
-from vgtools.commands.train_matcher.flags import Validation, read_captions, refuse_processes
+from vgtools.commands.topics import Topic
+from vgtools.commands.train_matcher.flags import (
+    Presets,
+    Validation,
+    read_captions,
+    refuse_processes,
+)
 from vgtools.io.settings import count, value
-from vgtools.systems.visual_awareness.recipe import DEFAULT, PAPER, RetrieverConfig
+from vgtools.systems.visual_awareness import recipe
 
 if TYPE_CHECKING:
     from vgtools.systems.visual_awareness.training import Pictures
@@ -52,93 +56,9 @@ BACKBONE = Topic(
 )
 
 
-def _recipe_flag(name: str, what: str, **options: Any) -> Any:
-    """Return a flag whose help also gives the paper's value."""
-    return Flag(help=f"{what} (paper: {PAPER[name]:g}).", **options)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """What a retriever is and how it learns: by default the recipe that measured best.
-
-    An entry of `run.json` each.
-    """
-
-    text: Literal["sru", "encoder"] = value(
-        RetrieverConfig.text,
-        "Read word vectors with an SRU, or the mean state of a frozen encoder.",
-    )
-    dim: Annotated[
-        int, _recipe_flag("dim", "Width of the SRU and of the shared space", metavar="N", min=1)
-    ] = RetrieverConfig.dim
-    layers: Annotated[
-        int,
-        _recipe_flag(
-            "layers",
-            "Layers of the SRU; with --text encoder its last ones, concatenated",
-            metavar="N",
-            min=1,
-        ),
-    ] = RetrieverConfig.layers
-    regions: Annotated[
-        int,
-        _recipe_flag(
-            "regions", "Positions of an image that are averaged, at either end", metavar="N", min=1
-        ),
-    ] = RetrieverConfig.regions
-    dropout: Annotated[
-        float, _recipe_flag("dropout", "Dropout after pooling", metavar="RATE", min=0, max=0.99)
-    ] = RetrieverConfig.dropout
-    text_dropout: Annotated[
-        float, _recipe_flag("text_dropout", "Dropout of the SRU", metavar="RATE", min=0, max=0.99)
-    ] = RetrieverConfig.text_dropout
-    loss: Literal["info_nce", "triplet"] = value(
-        RetrieverConfig.loss, "All of the batch as negatives, or the paper's: the hardest of it."
-    )
-    margin: Annotated[float, _recipe_flag("margin", "Margin of the triplet loss", metavar="N")] = (
-        RetrieverConfig.margin
-    )
-    warm_epochs: Annotated[
-        int,
-        _recipe_flag(
-            "warm_epochs",
-            "The triplet loss takes the mean over all negatives in the first N epochs",
-            metavar="N",
-            min=0,
-        ),
-    ] = RetrieverConfig.warm_epochs
-    text_from: Annotated[
-        int,
-        _recipe_flag("text_from", "The text path learns after N epochs only", metavar="N", min=0),
-    ] = RetrieverConfig.text_from
-    epochs: Annotated[
-        int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1), FIRST
-    ] = DEFAULT["epochs"]
-    batch_size: Annotated[
-        int, _recipe_flag("batch_size", "Captions per step", metavar="N", min=2), FIRST
-    ] = DEFAULT["batch_size"]
-    lr: Annotated[
-        float, _recipe_flag("lr", "Highest learning rate of Adam", metavar="RATE", min=0), FIRST
-    ] = DEFAULT["lr"]
-    schedule: Literal["constant", "linear", "cosine", "halving"] = value(
-        DEFAULT["schedule"],
-        "Learning rate after the warm-up; halving after epochs 2 to 6 is the paper's.",
-    )
-    warmup: Annotated[
-        float,
-        _recipe_flag("warmup", "Share of the steps in which the rate rises", metavar="N", min=0),
-    ] = DEFAULT["warmup"]
-    clip: Annotated[
-        float,
-        _recipe_flag("clip", "Clip gradients to this norm; 0 disables it", metavar="N", min=0),
-    ] = DEFAULT["clip"]
-
-    def settings(self, context: typer.Context, preset: str) -> dict[str, Any]:
-        """Return the settings of a preset with the flags of the command line, for `run.json`."""
-        values = dataclasses.asdict(self)
-        if preset == "paper":
-            values |= {name: v for name, v in PAPER.items() if not is_given(context, name)}
-        return values
+class Recipe(recipe.Recipe, Presets):
+    """What a retriever is and how it learns: by default the recipe that measured best."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +136,7 @@ def visual_awareness(
         Literal["default", "paper"], Flag(help="The recipe that measured best, or the paper's.")
     ] = "default",
     validation: Validation,
-    recipe: Annotated[Recipe, RECIPE],
+    learning: Annotated[Recipe, RECIPE],
     pixels: Annotated[Pixels, BACKBONE],
     seed: Seed = 0,
     runtime: Runtime,
@@ -240,7 +160,7 @@ def visual_awareness(
 
         vg train-matcher visual-awareness captions.jsonl grid.npy --preset paper -o retriever.paper
     """
-    settings = recipe.settings(context, preset)
+    settings = learning.settings(context, preset)
     first = pixels.first_epoch(context, preset, settings["epochs"])
     piped = "-" in (feats, target.output) or validation.valid == "-" == captions
     refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,18 +15,20 @@ from vgtools.commands.options import (
     Runtime,
     Seed,
     Value,
-    is_given,
     refuse_if,
     run_folder,
 )
 from vgtools.commands.signature import flags
-from vgtools.commands.topics import FIRST, Topic
-from vgtools.commands.train_matcher.flags import Validation, read_captions, refuse_processes
-from vgtools.io.settings import value
-from vgtools.systems.vokenization.recipe import PAPER, PRESETS, MatcherConfig
+from vgtools.commands.topics import Topic
+from vgtools.commands.train_matcher.flags import (
+    Presets,
+    Validation,
+    read_captions,
+    refuse_processes,
+)
+from vgtools.systems.vokenization import recipe
 
 _SECONDS = 60.0  # between checkpoints inside an epoch
-_WARMUP = 0.1  # share of the steps
 
 
 RECIPE = Topic(
@@ -36,121 +37,9 @@ RECIPE = Topic(
 )
 
 
-def _recipe_flag(name: str, what: str, *spelling: str, **options: Any) -> Any:
-    """Return a flag whose help also gives the paper's value."""
-    value = PAPER[name]
-    said = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
-    paper = "" if value is None else f" (paper: {said})"
-    return Flag(*spelling, help=f"{what}{paper}.", **options)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """What a matcher is and how it learns: by default the recipe that measured best.
-
-    An entry of `run.json` each.
-    """
-
-    hidden: Annotated[
-        int, _recipe_flag("hidden", "Hidden width of the MLPs", metavar="N", min=1)
-    ] = MatcherConfig.hidden
-    dim: Annotated[int, _recipe_flag("dim", "Width of the shared space", metavar="N", min=1)] = (
-        MatcherConfig.dim
-    )
-    dropout: Annotated[
-        float,
-        _recipe_flag("dropout", "Dropout after the hidden layer", metavar="RATE", min=0, max=0.99),
-    ] = MatcherConfig.dropout
-    sentence: Annotated[
-        bool,
-        _recipe_flag(
-            "sentence",
-            "Add the sentence's mean hidden state to each token",
-            "--sentence/--no-sentence",
-        ),
-    ] = MatcherConfig.sentence
-    context_weight: Annotated[
-        float | None,
-        _recipe_flag(
-            "context_weight",
-            "Weight of that sentence term when the run is used, by default; training takes 1",
-            "--context",
-            metavar="W",
-            min=0,
-        ),
-    ] = MatcherConfig.context_weight
-    root: Annotated[
-        bool, _recipe_flag("root", "Take the square root of image features", "--root/--no-root")
-    ] = MatcherConfig.root
-    loss: Annotated[Literal["info_nce", "hinge"], _recipe_flag("loss", "What is minimised")] = (
-        MatcherConfig.loss  # type: ignore[assignment]
-    )
-    margin: Annotated[float, _recipe_flag("margin", "Margin of the hinge", metavar="N")] = (
-        MatcherConfig.margin
-    )
-    share: Annotated[
-        float | None,
-        _recipe_flag(
-            "share",
-            "InfoNCE: part of a content word's target shared by all photos whose captions hold "
-            "its stem",
-            metavar="SHARE",
-            min=0,
-            max=1,
-        ),
-    ] = MatcherConfig.share
-    stop_share: Annotated[
-        float,
-        _recipe_flag(
-            "stop_share",
-            "Part of stop words and punctuation to learn from",
-            metavar="SHARE",
-            min=0,
-            max=1,
-        ),
-    ] = MatcherConfig.stop_share
-    word_loss: Annotated[
-        float,
-        _recipe_flag(
-            "word_loss",
-            "InfoNCE: weight of a second loss, of content words without their sentence",
-            metavar="WEIGHT",
-            min=0,
-        ),
-    ] = MatcherConfig.word_loss
-    rarity: Annotated[
-        float,
-        _recipe_flag(
-            "rarity",
-            "InfoNCE: count words by this power of how rare their stem is in captions",
-            metavar="POWER",
-            min=0,
-        ),
-    ] = MatcherConfig.rarity
-    epochs: Annotated[
-        int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1), FIRST
-    ] = 6
-    batch_size: Annotated[
-        int, _recipe_flag("batch_size", "Captions per step", metavar="N", min=2), FIRST
-    ] = 384
-    lr: Annotated[
-        float, _recipe_flag("lr", "Highest learning rate of Adam", metavar="RATE", min=0), FIRST
-    ] = 1.5e-3
-    schedule: Annotated[
-        Literal["constant", "linear", "cosine"],
-        _recipe_flag("schedule", "Learning rate after the warm-up"),
-    ] = "cosine"
-    keep: Literal["last", "best"] = value(
-        "best", "Epoch whose weights are kept; best: on the captions of validation."
-    )
-
-    def settings(self, context: typer.Context, preset: str) -> dict[str, Any]:
-        """Return the settings of a preset with the flags of the command line, for `run.json`."""
-        values = {**dataclasses.asdict(self), "warmup": _WARMUP}
-        for name, own in PRESETS[preset].items():
-            if not is_given(context, name):
-                values[name] = own
-        return {name: own for name, own in values.items() if own is not None}
+class Recipe(recipe.Recipe, Presets):
+    """What a matcher is and how it learns: by default the recipe that measured best."""
 
 
 @flags
@@ -184,8 +73,10 @@ def vokenization(
         Literal["token", "sentence"], Flag(help="sentence: [CLS] against the image (appendix A.4).")
     ] = "token",
     validation: Validation,
-    recipe: Annotated[Recipe, RECIPE],
-    layers: Annotated[int, Count("Last layers of the encoder, concatenated (paper: 4).")] = 4,
+    learning: Annotated[Recipe, RECIPE],
+    layers: Annotated[
+        int, Count("Last layers of the encoder, concatenated (paper: 4).")
+    ] = recipe.MatcherConfig.layers,
     stop_words: Annotated[
         str | None, File("Words that are not content words, one per line; nltk: those of NLTK.")
     ] = None,
@@ -223,7 +114,7 @@ def vokenization(
 
         vg train-matcher captions.jsonl feats.npy --preset paper --valid dev.jsonl -o matcher.paper
     """
-    settings = recipe.settings(context, preset)
+    settings = learning.settings(context, preset)
     valid = validation.valid
     piped = "-" in (feats, target.output) or valid == "-" == captions
     refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")

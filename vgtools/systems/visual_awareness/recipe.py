@@ -1,64 +1,105 @@
-"""The settings of a retriever (section 2.1), without torch, so that `--help` reads the defaults."""
+"""The settings of a retriever (section 2.1), without torch, so that `--help` reads the defaults.
+
+The defaults are the recipe that measured best (examples/visual-awareness/LOG.md).
+
+Source: Zhang et al. 2019, section 2.1, and the published code of the retriever (Engilberge et al.
+    2018), for the preset `paper`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-# Zhang et al. 2019, section 2.1, and the published code of the retriever (Engilberge et al. 2018).
-PAPER: dict[str, Any] = {
-    "text": "sru",
-    "dim": 2400,
-    "layers": 4,
-    "regions": 15,
-    "dropout": 0.5,
-    "text_dropout": 0.25,
-    "loss": "triplet",
-    "margin": 0.2,
-    "warm_epochs": 0,
-    "text_from": 2,
-    "epochs": 60,
-    "batch_size": 160,
-    "lr": 1e-3,
-    "schedule": "halving",
-    "warmup": 0.0,
-    "clip": 0.0,
-}
-# The settings that measured best at small scale (examples/visual-awareness/LOG.md), in addition to
-# the defaults of `RetrieverConfig`.
-DEFAULT: dict[str, Any] = {
-    "epochs": 6,
-    "batch_size": 160,
-    "lr": 1e-3,
-    "schedule": "cosine",
-    "warmup": 0.05,
-    "clip": 5.0,
-}
+from vgtools.io.settings import FIRST, count, preset, value
+
 MILESTONES = (2, 3, 4, 5, 6)  # epochs, counted from 0, at whose start the rate is halved
 
 
+@dataclass(frozen=True, kw_only=True)
+class RetrieverSettings:
+    """What a retriever is made of, and its loss."""
+
+    text: Literal["sru", "encoder"] = value(
+        "sru",
+        "Read word vectors with an SRU, or with an MLP the mean state of a frozen encoder",
+        presets={"paper": "sru"},
+    )
+    dim: int = count(384, "Width of the SRU and of the shared space", presets={"paper": 2400})
+    layers: int = count(
+        2,
+        "Layers of the SRU; with --text encoder its last ones, concatenated",
+        presets={"paper": 4},
+    )
+    regions: int = count(
+        15, "Positions of an image that are averaged, at either end", presets={"paper": 15}
+    )
+    dropout: float = value(
+        0.1, "Dropout after pooling", metavar="RATE", min=0, max=0.99, presets={"paper": 0.5}
+    )
+    text_dropout: float = value(
+        0.1, "Dropout of the SRU", metavar="RATE", min=0, max=0.99, presets={"paper": 0.25}
+    )
+    loss: Literal["info_nce", "triplet"] = value(
+        "info_nce",
+        "All of the batch as negatives, or the hardest of it",
+        presets={"paper": "triplet"},
+    )
+    margin: float = value(0.2, "Margin of the triplet loss", metavar="N", presets={"paper": 0.2})
+    warm_epochs: int = count(
+        0,
+        "The triplet loss takes the mean over all negatives in the first N epochs",
+        0,
+        presets={"paper": 0},
+    )
+    text_from: int = count(0, "The text path learns after N epochs only", 0, presets={"paper": 2})
+
+
 @dataclass(frozen=True)
-class RetrieverConfig:
-    """The shape and the loss of a retriever; stored in `run.json`.
-
-    The defaults are the recipe that measured best (examples/visual-awareness/LOG.md).
-
-    Source: Zhang et al. 2019 (Visual awareness), section 2.1.
-    """
+class RetrieverConfig(RetrieverSettings):
+    """A retriever with its widths; stored in `run.json`."""
 
     text_width: int  # W, width of word vectors, or of the encoder's states with text="encoder"
     image_width: int  # D, channels of the image features
-    text: str = "sru"  # or `encoder`: an MLP over the mean state of a frozen encoder
-    dim: int = 384  # E, width of the shared space, of the SRU and of the 1x1 convolution
-    layers: int = 2  # layers of the SRU, or the last layers of the encoder, concatenated
-    regions: int = 15  # n of Weldon pooling: positions that are averaged, at either end
-    dropout: float = 0.1  # after pooling; with text="encoder" also inside the MLP
-    text_dropout: float = 0.1  # dropout of the SRU
-    loss: str = "info_nce"  # all of the batch; or `triplet`: the hardest of the batch
-    margin: float = 0.2  # alpha of the triplet loss
-    warm_epochs: int = 0  # the triplet loss takes the mean over all negatives in these
-    text_from: int = 0  # epoch, counted from 0, from which the text path learns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(RetrieverSettings):
+    """A retriever and how it learns. An entry of `run.json` each."""
+
+    epochs: int = count(6, "Passes over the captions", topic=FIRST, presets={"paper": 60})
+    batch_size: int = count(160, "Captions per step", 2, topic=FIRST, presets={"paper": 160})
+    lr: float = value(
+        1e-3,
+        "Highest learning rate of Adam",
+        metavar="RATE",
+        min=0,
+        topic=FIRST,
+        presets={"paper": 1e-3},
+    )
+    schedule: Literal["constant", "linear", "cosine", "halving"] = value(
+        "cosine",
+        "Learning rate after the warm-up; halving after epochs 2 to 6",
+        presets={"paper": "halving"},
+    )
+    warmup: float = value(
+        0.05,
+        "Share of the steps in which the rate rises",
+        metavar="N",
+        min=0,
+        presets={"paper": 0.0},
+    )
+    clip: float = value(
+        5.0,
+        "Clip gradients to this norm; 0 disables it",
+        metavar="N",
+        min=0,
+        presets={"paper": 0.0},
+    )
+
+
+PAPER = preset(Recipe, "paper")
 
 
 def retriever_config(settings: Mapping[str, Any], **shape: Any) -> RetrieverConfig:

@@ -15,6 +15,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, amount
 from vgtools.io.features import Features
 from vgtools.io.process import Progress
+from vgtools.io.settings import entries
 from vgtools.models.encoder import Encoder
 from vgtools.systems.visual_awareness.recipe import MILESTONES, RetrieverConfig, retriever_config
 from vgtools.systems.visual_awareness.retrieve import embed_images, embed_texts
@@ -273,4 +274,4 @@ def _result(
         copy_vectors(words.vectors, str(table))
         session.run.keep(table.parent.name)
     facts, weights = pictures.finish(session.run)
-    return {KIND: dataclasses.asdict(shape), **facts}, words.encoder, weights
+    return {KIND: entries(shape), **facts}, words.encoder, weights

@@ -104,7 +104,9 @@ class TokenImageMatcher(nn.Module):
             text = self._in_context(words, batch.means, batch.rows)
         images = self.embed_images(batch.feats)
         loss = {"hinge": self._hinge, "info_nce": self._info_nce}[self.config.loss]
-        losses = {self.config.loss: loss(batch, F.normalize(text, dim=1), images)}
+        losses: dict[str, Tensor] = {
+            self.config.loss: loss(batch, F.normalize(text, dim=1), images)
+        }
         if "word" in self.losses:
             losses["word"] = self._word(batch, words, images)
         return losses

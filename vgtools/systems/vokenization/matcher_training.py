@@ -16,6 +16,7 @@ from vgtools.io.arrays import Array, ranges
 from vgtools.io.errors import DataError
 from vgtools.io.features import Features
 from vgtools.io.process import Progress
+from vgtools.io.settings import entries
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
 from vgtools.systems.vokenization.calibration import Calibration, fit_calibration
@@ -546,7 +547,7 @@ def fit(
             last = config.get("keep") == "last"
             run.end_epoch(matcher, record, record["epoch"] if last else score(measured))
     facts = {
-        "matcher": dataclasses.asdict(shape),
+        "matcher": entries(shape),
         "backbone": bank.manifest.get("backbone"),
         "left_out": left_out,
     }
