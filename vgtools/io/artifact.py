@@ -17,7 +17,7 @@ from vgtools.io.names import (
     ending_of,
     is_compressed,
     is_shards,
-    manifest_of,
+    is_stream,
     manifest_path,
     real_folder,
 )
@@ -124,12 +124,12 @@ def read_manifest(
         DataError: a pipe (usage); a folder without shards, or no manifest (66); of another kind or
             a newer format, or the files are not the ones it names (65). Both sides are printed.
     """
-    if str(artifact) == "-":
+    if is_stream(artifact):
         why = "expected the name of a .npy or .faiss file, got a pipe"
         raise DataError(why, artifact, code=Exit.USAGE)
     if os.path.isdir(artifact) and not is_shards(artifact):
         raise file_error(IsADirectoryError(errno.EISDIR, ""), artifact, reading=True)
-    path = Path(manifest_of(str(artifact)))
+    path = manifest_path(artifact)
     expected = _WRITERS.get(kind or "", "")
     shards = is_shards(artifact)
     if not shards and not path.exists():
@@ -178,7 +178,7 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
             hash than it says (65).
     """
     path = manifest_path(stream)
-    if str(stream) == "-" or not path.is_file():
+    if is_stream(stream) or not path.is_file():
         return {}
     body = read_value(path, "a vg manifest")
     if not isinstance(body, dict) or "vg" not in body:

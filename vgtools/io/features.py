@@ -12,7 +12,7 @@ from vgtools.io.artifact import KIND, Artifact
 from vgtools.io.errors import DataError
 from vgtools.io.files import open_npy, read_json
 from vgtools.io.forms import check_form
-from vgtools.io.names import manifest_path
+from vgtools.io.names import is_stream, manifest_path
 from vgtools.io.remote import local
 from vgtools.io.streams import read_lines
 from vgtools.io.trust import trusted
@@ -117,7 +117,7 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
 def _check_pooling(path: str | Path, kind: str) -> None:
     """Refuse pooled features in the place of feature maps, and the reverse, with the way out."""
     file = manifest_path(path)
-    if str(path) == "-" or not file.is_file():
+    if is_stream(path) or not file.is_file():
         return
     body = read_json(file, "a vg manifest")
     check_form(body, KIND, file, "create the artifact again")

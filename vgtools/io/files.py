@@ -20,6 +20,7 @@ from vgtools.io.errors import DataError, Exit, file_error, file_errors, storable
 from vgtools.io.folders import Shards
 from vgtools.io.names import (
     is_shards,
+    is_stream,
     is_url,
     manifest_path,
     refuse_stream,
@@ -178,7 +179,7 @@ def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
     """
     import numpy as np
 
-    if str(path) == "-":
+    if is_stream(path):
         why = "a .npy file cannot come from a pipe; write it to a file and name that"
         raise DataError(why, path, code=Exit.USAGE)
     try:

@@ -245,8 +245,7 @@ def _raw_lines(piece: Piece) -> Iterator[bytes]:
     except OSError as error:
         raise file_error(error, path, reading=True) from None
     finally:
-        if str(path) != "-":
-            stream.close()
+        stream.close()
 
 
 def raw_lines(path: str | Path) -> Iterator[bytes]:
