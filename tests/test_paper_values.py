@@ -19,7 +19,7 @@ from vgtools.commands.pretrain.visualbert import VisualBertOptimizer
 from vgtools.commands.pretrain.xdbert import TextBlocks, XDBertOptimizer
 from vgtools.commands.vokenize import Control
 from vgtools.images.regions import RegionSet
-from vgtools.systems.attention_probes import grounding, scores
+from vgtools.systems.attention_probes import region_heads, scores
 from vgtools.systems.vokenization import matcher as matcher_module
 from vgtools.systems.vokenization.matcher import MatcherConfig, TokenImageMatcher
 from vgtools.systems.vokenization.reported import corpora
@@ -37,7 +37,7 @@ def test_defaults() -> None:
     assert (TextBlocks.block, TextBlocks.mask_rate) == (512, 0.15)
     assert (Optimizer.weight_decay, Optimizer.clip, Optimizer.schedule) == (0.01, 1.0, "linear")
     assert (Masking.block, Masking.mask_rate) == (128, 0.15)
-    assert (Control.gamma, scores.ACTIVE, grounding.OVERLAP) == (0.01, 0.2, 0.5)
+    assert (Control.gamma, scores.ACTIVE, region_heads.OVERLAP) == (0.01, 0.2, 0.5)
     matcher = MatcherConfig(1, 1)
     assert (matcher.layers, matcher.hidden, matcher.dim) == (4, 512, 256)
     assert (matcher.dropout, matcher.margin) == (0.3, 0.5)
@@ -69,14 +69,14 @@ def test_each_side_of_the_contrast_has_its_own_norm() -> None:
 def test_equally_confident_regions_share_the_answer() -> None:
     regions = RegionSet(np.ones((3, 2)), np.ones((3, 4)), np.array([0.9, 0.9, 0.1]), None, 9, 9)
     hits = np.array([[True, False, True], [False, False, True], [True, True, False]])
-    assert grounding._confident(regions, hits).tolist() == [0.5, 0.0, 1.0]
+    assert region_heads._confident(regions, hits).tolist() == [0.5, 0.0, 1.0]
 
 
 def test_an_overlap_of_one_half_is_right() -> None:
     gold: Any = SimpleNamespace(spans=[(0, 1)], boxes=[np.array([[0.0, 0.0, 2.0, 1.0]])])
     boxes = np.array([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.99, 1.0]])
     regions = RegionSet(np.ones((2, 2)), boxes, np.ones(2), None, 9, 9)
-    assert grounding._hits([gold], [regions]).tolist() == [[True, False]]
+    assert region_heads._hits([gold], [regions]).tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize("right", [[0, 1], [1, 0], [0, 0], [1, 1]])

@@ -32,7 +32,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from vgtools.images.regions import RegionSet, open_regions, write_regions
 from vgtools.models import attention
 from vgtools.models.encoder import as_encoder
-from vgtools.systems.attention_probes import grounding
+from vgtools.systems.attention_probes import region_heads
 from vgtools.text.parses import Parse
 
 WIDTH, REGIONS, SIDE = 256, 36, 200
@@ -81,7 +81,7 @@ def world(folder: Path, photos: int) -> Any:
     return open_regions(folder / "r.npy")
 
 
-def captions(regions: Any, count: int) -> Iterator[grounding.Caption]:
+def captions(regions: Any, count: int) -> Iterator[region_heads.Caption]:
     rng, words = np.random.default_rng(1), bench.COMMON
     for number in range(count):
         chosen = rng.choice(words, int(rng.integers(10, 21))).tolist()
@@ -89,7 +89,7 @@ def captions(regions: Any, count: int) -> Iterator[grounding.Caption]:
         image = regions.images[number % len(regions)]
         at = (0, 4, 7)
         spans = [(starts[i], starts[i + 2] - 1) for i in at]
-        yield grounding.Caption(
+        yield region_heads.Caption(
             number,
             image,
             " ".join(chosen),
@@ -111,15 +111,15 @@ def parse(texts: Sequence[str]) -> Iterator[Parse]:
         )
 
 
-class Recorder(grounding.GroundingProbe):
+class Recorder(region_heads.GroundingProbe):
     """Keeps the batches that a probe asks its model about."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.batches: list[grounding.Batch] = []
+        self.batches: list[region_heads.Batch] = []
 
     def _step(
-        self, batch: grounding.Batch, row: Any, first: Any, last: Any, hits: Any
+        self, batch: region_heads.Batch, row: Any, first: Any, last: Any, hits: Any
     ) -> tuple[Any, Any]:
         self.batches.append(batch)
         shape = (len(row), self.encoder.layers * self.encoder.heads)
@@ -142,8 +142,10 @@ def speed(count: int, rounds: int) -> None:
 
         ways = {
             "bare": bare,
-            "entities": lambda: grounding.GroundingProbe(model, regions).run(iter(given)),
-            "relations": lambda: grounding.GroundingProbe(model, regions, parse).run(iter(given)),
+            "entities": lambda: region_heads.GroundingProbe(model, regions).run(iter(given)),
+            "relations": lambda: region_heads.GroundingProbe(model, regions, parse).run(
+                iter(given)
+            ),
         }
         seconds = bench.in_turns(ways, rounds)
     facts = bench.machine() | {"captions_per_second": round(count / seconds["relations"], 1)}
@@ -172,7 +174,7 @@ def memory(photos: int) -> None:
         regions, model = world(Path(folder), photos), encoder(96)
         thread = threading.Thread(target=watch)
         thread.start()
-        grounding.GroundingProbe(model, regions, parse).run(captions(regions, 2 * photos))
+        region_heads.GroundingProbe(model, regions, parse).run(captions(regions, 2 * photos))
         stop.set()
         thread.join()
     print(json.dumps(peak[0] / 1024))

@@ -362,9 +362,9 @@ def test_captions_come_through_a_pipe_and_too_long_ones_are_counted(
 def test_what_stops_it_in_the_middle_leaves_the_results_up_to_there(
     world: World, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vgtools.systems.attention_probes import grounding
+    from vgtools.systems.attention_probes import region_heads
 
-    monkeypatch.setattr(grounding, "_WINDOW", 8)
+    monkeypatch.setattr(region_heads, "_WINDOW", 8)
     parses, out = (world.folder / "p.conllu").read_text().split("\n\n"), tmp_path / "out"
     (tmp_path / "short.conllu").write_text("\n\n".join(parses[:20]) + "\n")
     code, records, err = probe(
@@ -424,10 +424,10 @@ def test_wrong_flags_of_the_text_side_are_named(
 def test_a_stop_leaves_the_results_up_to_there(
     world: World, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    from vgtools.systems.attention_probes import grounding
+    from vgtools.systems.attention_probes import region_heads
 
-    monkeypatch.setattr(grounding, "_WINDOW", 8)
-    ask, asked = grounding.GroundingProbe._window, list[int]()
+    monkeypatch.setattr(region_heads, "_WINDOW", 8)
+    ask, asked = region_heads.GroundingProbe._window, list[int]()
 
     def window(self: Any, captions: Any) -> None:
         asked.append(len(captions))
@@ -435,7 +435,7 @@ def test_a_stop_leaves_the_results_up_to_there(
         if len(asked) == (1 if first == "head" else 2):
             os.kill(os.getpid(), signal.SIGINT if first == "head" else signal.SIGTERM)
 
-    monkeypatch.setattr(grounding.GroundingProbe, "_window", window)
+    monkeypatch.setattr(region_heads.GroundingProbe, "_window", window)
     out = tmp_path / "out"
     code, records, err = probe(capfdbinary, *world.given, "--samples", 20, "-o", out)
     assert code == (130 if first == "head" else 75)

@@ -193,7 +193,8 @@ ROWS = (
     Row("visualbert", "", "servers"),
     # ------------------------------------------------------------------------------ vokenization
     Row("vokenization", "", "demo nouns", "vokens.html|of all", folder="vokenization-demo"),
-    Row("vokenization", "", "flickr8k-files entities-files flickr8k", "flickr8k/paper|flickr8k/text"),
+    Row("vokenization", "", "flickr8k-files entities-files flickr8k",
+        "flickr8k/paper|flickr8k/text"),
     Row("vokenization", "", "wiki", files="WIKI= WIKI_DUMP={dump}",
         toy="HELD=5", folder="vokenization-wiki"),
     Row("vokenization", "", "paper-files paper", "vokens.npy"),

@@ -31,7 +31,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.features import open_features
 from vgtools.models.attention import open_encoder
 from vgtools.models.encoder import as_encoder, save_pretrained
-from vgtools.systems.attention_probes.grounding import GroundingProbe, read_caption
+from vgtools.systems.attention_probes.region_heads import GroundingProbe, read_caption
 from vgtools.systems.attention_probes.scores import BLIND, ENTITY
 from vgtools.systems.grounding.inputs import mask_regions
 from vgtools.systems.grounding.model import Grounding

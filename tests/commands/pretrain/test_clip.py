@@ -15,7 +15,7 @@ from vgtools import cli
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.clip import load_teacher
 from vgtools.models.runs import open_run, read_run
-from vgtools.systems.xdbert.teacher import TowerPretraining
+from vgtools.systems.clip.training import ClipPretraining
 from vgtools.training import processes
 
 FAST = ["--batch-size", 8, "--log-every", 2, "--device", "cpu", "-q"]
@@ -152,5 +152,5 @@ def test_several_processes_are_refused(
     tower = load_teacher(str(save_tower(tmp_path / "tower")))
     files = str(data / "train.jsonl"), str(data / "f.npy")
     with pytest.raises(DataError, match="single-process") as error:
-        TowerPretraining(tower, *files, None, dtype="float32", say=print)
+        ClipPretraining(tower, *files, None, dtype="float32", say=print)
     assert error.value.code == Exit.USAGE

@@ -136,7 +136,7 @@ def clip(
     optimizer = settle(context, start, optimizer, [captions, valid or ""], target.output)
     import torch
 
-    from vgtools.systems.xdbert.teacher import TowerPretraining
+    from vgtools.systems.clip.training import ClipPretraining
     from vgtools.training.session import pretrain, process_device
 
     device = process_device(runtime.device)
@@ -144,7 +144,7 @@ def clip(
     tower = start.open(runtime.offline)
     folder = run_folder(target.output, target.restart, start.encoder)
     with open_session(folder, device, checkpoints, runtime.quiet) as session:
-        system = TowerPretraining(
+        system = ClipPretraining(
             tower, captions, feats, valid, dtype=optimizer.dtype, say=session.note
         )
         config = {

@@ -6,8 +6,8 @@ With the text-side probes of Clark et al. 2019, on which it builds.
 # Where each section of the papers is implemented: `module.definition` of this package.
 SECTIONS = {
     "section 3.1": (
-        "grounding.GroundingProbe",
-        "grounding.syntactic_queries",
+        "region_heads.GroundingProbe",
+        "region_heads.syntactic_queries",
         "scores.Scores",
         "probing.probe_caption_file",
         "controls.blind_rates",

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from vgtools.io.arrays import Array
 from vgtools.models.attention import JointEncoder
-from vgtools.systems.attention_probes.grounding import (
+from vgtools.systems.attention_probes.region_heads import (
     Probe,
     ask_in_batches,
     check_finite,

@@ -12,9 +12,9 @@ from vgtools.images.regions import open_regions
 from vgtools.io.errors import DataError, Tally, amount
 from vgtools.io.names import is_stream
 from vgtools.io.process import Progress, Stop
-from vgtools.systems.attention_probes import grounding, head_classifier
-from vgtools.systems.attention_probes.grounding import Caption, GroundingProbe
+from vgtools.systems.attention_probes import head_classifier, region_heads
 from vgtools.systems.attention_probes.head_classifier import ClassifierProbe
+from vgtools.systems.attention_probes.region_heads import Caption, GroundingProbe
 from vgtools.systems.attention_probes.scores import Relations
 from vgtools.systems.attention_probes.text import TextProbe, Texts
 from vgtools.text.parses import Parser
@@ -144,7 +144,7 @@ class Settings:
         return int(self.relations) if self.relations.isdecimal() else self.relations.split(",")
 
     def common(self, bar: Progress) -> dict[str, Any]:
-        """Return the fields of `grounding.Probe`."""
+        """Return the fields of `region_heads.Probe`."""
         names = ("samples", "seed", "batch_size")
         return {name: getattr(self, name) for name in names} | {"progress": bar}
 
@@ -161,11 +161,11 @@ def probe_caption_file(
     Bad rows are reported before the model is loaded, not after an hour's work.
     """
     opened = open_regions(regions)
-    grounding.check_backbone(settings.encoder, opened)
+    region_heads.check_backbone(settings.encoder, opened)
     if not tally.skip and not is_stream(settings.path):
-        grounding.check_captions(settings.path, opened, settings.sides, settings.limit)
+        region_heads.check_captions(settings.path, opened, settings.sides, settings.limit)
     model = open_model()
-    rows = grounding.read_captions(settings.path, opened, settings.sides, tally, settings.limit)
+    rows = region_heads.read_captions(settings.path, opened, settings.sides, tally, settings.limit)
     kept = list[Caption]()
     with Progress("probe-attention", "captions", quiet=settings.quiet) as bar, Stop() as stop:
         how = (settings.phrase, settings.entity_word)

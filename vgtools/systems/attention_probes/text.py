@@ -27,7 +27,7 @@ from torch import Tensor
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl, read_texts
-from vgtools.systems.attention_probes.grounding import (
+from vgtools.systems.attention_probes.region_heads import (
     Probe,
     ask_in_batches,
     check_finite,

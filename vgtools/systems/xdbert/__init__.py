@@ -3,7 +3,6 @@
 # Where each section of the paper is implemented: `module.definition` of this package.
 SECTIONS = {
     "section 2.1": ("model.CrossLayer", "model.CrossModal"),
-    "section 2.2": ("teacher.TowerPretraining",),
     "section 2.3": ("model.XDBert", "pretraining.Pretraining"),
     "section 2.3.1": ("model.XDBert", "pairs.collate"),
     "section 2.3.2": ("model.XDBert", "pairs.partners"),

@@ -20,8 +20,8 @@ from vgtools.images.boxes import iou
 from vgtools.images.regions import open_regions
 from vgtools.io.errors import DataError
 from vgtools.models.attention import open_encoder
-from vgtools.systems.attention_probes import grounding
-from vgtools.systems.attention_probes.grounding import (
+from vgtools.systems.attention_probes import region_heads
+from vgtools.systems.attention_probes.region_heads import (
     Batch,
     Caption,
     GroundingProbe,
@@ -99,14 +99,14 @@ def test_of_equal_regions_the_first_of_the_drawn_order_is_the_answer() -> None:
 
 
 def test_ties_are_broken_by_seed_and_image_and_by_no_order() -> None:
-    orders = [grounding.random_order(f"{n}.jpg", 3, 5, 0) for n in range(300)]
+    orders = [region_heads.random_order(f"{n}.jpg", 3, 5, 0) for n in range(300)]
     assert {tuple(order[3:].tolist()) for order in orders} == {(3, 4)}
     first = np.bincount([order[0] for order in orders], minlength=3)
     # Each of the three comes first in a third of 300 images: 100, with a deviation of 8.
     assert (np.abs(first - 100) < 40).all()
-    again = grounding.random_order("7.jpg", 3, 9, 0)
+    again = region_heads.random_order("7.jpg", 3, 9, 0)
     assert again[:3].tolist() == orders[7][:3].tolist(), "neighbours in the batch change nothing"
-    assert [grounding.random_order(f"{n}.jpg", 3, 5, 1).tolist() for n in range(300)] != [
+    assert [region_heads.random_order(f"{n}.jpg", 3, 5, 1).tolist() for n in range(300)] != [
         order.tolist() for order in orders
     ]
 
@@ -119,7 +119,7 @@ def test_covering_takes_the_tokens_that_share_a_character() -> None:
     )
     spans = np.array([[0, 4], [1, 2], [4, 5], [3, 6], [5, 6], [2, 4], [0, 0]])
     rows = np.array([0, 0, 0, 0, 1, 1, 1])
-    first, last = grounding.covering(tokens, spans, rows)
+    first, last = region_heads.covering(tokens, spans, rows)
     found = [(a, b) if b >= a else None for a, b in zip(first.tolist(), last.tolist(), strict=True)]
     assert found == [(0, 1), (0, 0), None, (1, 3), None, (0, 1), None]
 
@@ -159,7 +159,7 @@ def test_pairs_of_words_equal_brute_force(tmp_path: Path, words: str) -> None:
     tokenizer = Tokenizer.from_file(str(save_encoder(tmp_path / "e") / "tokenizer.json"))
     tokens = tokenize(tokenizer, [c.text for c in captions])
     keys: dict[Any, int] = {ENTITY: 0}
-    queries = grounding.syntactic_queries(tokens, captions, parses, keys, words)
+    queries = region_heads.syntactic_queries(tokens, captions, parses, keys, words)
     names = list(keys)
     base = np.cumsum([0, *(len(c.spans) for c in captions)])
     for number, (caption, parse) in enumerate(zip(captions, parses, strict=True)):
@@ -185,7 +185,7 @@ def test_det_of_a_dog_by_hand() -> None:
     spans = np.array(parse.spans, np.int32)
     tokens = Tokens(np.zeros(4, np.int32), spans, np.array([0, 4]))
     keys: dict[Any, int] = {ENTITY: 0}
-    queries = grounding.syntactic_queries(tokens, [caption], [parse], keys)
+    queries = region_heads.syntactic_queries(tokens, [caption], [parse], keys)
     found = {
         (list(keys)[k], int(w))
         for k, w in zip(queries.key.tolist(), queries.last.tolist(), strict=True)
@@ -335,7 +335,7 @@ def test_results_do_not_depend_on_batches_or_windows(
     ]
     encoder, found = open_encoder(str(t.save_visualbert(tmp_path / "vb"))), []
     for size, window in ((1, 512), (8, 512), (8, 3)):
-        monkeypatch.setattr(grounding, "_WINDOW", window)
+        monkeypatch.setattr(region_heads, "_WINDOW", window)
         probe = GroundingProbe(encoder, regions, batch_size=size, samples=20)
         probe.run(iter(captions))
         found.append(probe.scores["all"].cells)
@@ -469,7 +469,9 @@ def test_words_attend_as_the_layers_say(tmp_path: Path) -> None:
     sets = t.region_sets(1)
     encoder = open_encoder(str(t.save_visualbert(tmp_path / "vb")))
     caption = Caption(1, "photo0.jpg", "bamxx dis", "all", [], [])
-    found = grounding.word_attention(encoder, caption, sets["photo0.jpg"], [(0, 5), (5, 6), (6, 9)])
+    found = region_heads.word_attention(
+        encoder, caption, sets["photo0.jpg"], [(0, 5), (5, 6), (6, 9)]
+    )
     ids = torch.tensor([encoder.tokenizer.encode(caption.text).ids])
     features = torch.from_numpy(sets["photo0.jpg"].features)[None]
 

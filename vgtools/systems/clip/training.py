@@ -260,7 +260,7 @@ def _rows(features: Array, rows: Array, device: torch.device | str) -> Tensor:
 # ---------------------------------------------------------------------------------------- training
 
 
-class TowerPretraining:
+class ClipPretraining:
     """One pretraining of a text tower on captions and image features.
 
     Args:

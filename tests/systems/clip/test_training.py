@@ -17,10 +17,10 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.features import open_features
 from vgtools.models.clip import SHAPES, new_teacher
 from vgtools.models.encoder import Encoder
-from vgtools.systems.xdbert.teacher import (
+from vgtools.systems.clip.training import (
+    ClipPretraining,
     Contrastive,
     PhotoConfig,
-    TowerPretraining,
     collate,
     evaluate,
     info_nce,
@@ -145,7 +145,7 @@ def test_photos_must_differ_and_those_of_valid_be_others(tmp_path: Path) -> None
         for name, images in (("train", train), ("valid", valid)):
             rows = [(image, "a") for image in images]
             paths.append(str(save_captions(tmp_path / f"{name}.jsonl", rows)))
-        TowerPretraining(tower(), paths[0], feats, paths[1], dtype="float32", say=print)
+        ClipPretraining(tower(), paths[0], feats, paths[1], dtype="float32", say=print)
 
     with pytest.raises(DataError, match="captions of one photo"):
         start(["image000"] * 2, ["image001"])

@@ -1,0 +1,10 @@
+"""Radford et al. 2021: Learning Transferable Visual Models From Natural Language Supervision.
+
+It is none of the five papers: `vg pretrain clip` makes a small CLIP where the weights of the
+published one, which XDBERT needs as its teacher, are not at hand.
+"""
+
+# Where each section of the paper is implemented: `module.definition` of this package.
+SECTIONS = {
+    "section 2.3": ("training.Contrastive", "training.info_nce", "training.ClipPretraining"),
+}
