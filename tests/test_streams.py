@@ -175,7 +175,7 @@ def test_a_stream_that_begins_like_json_and_is_no_row_is_refused(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(line.encode() + b"\n")))
-    with pytest.raises(DataError, match="begins like JSON"):
+    with pytest.raises(DataError, match="starts like JSON"):
         list(read_texts("-"))
 
 

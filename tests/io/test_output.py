@@ -482,7 +482,7 @@ def test_an_array_resumes_and_a_damaged_one_does_not(tmp_path: Path) -> None:
             damaged = bytearray(part.read_bytes())
             damaged[130] ^= 4
             part.write_bytes(damaged)
-            with pytest.raises(DataError, match="does not hold what was written to it"):
+            with pytest.raises(DataError, match="has changed since it was written"):
                 array(path)
             assert not path.exists()
         else:
@@ -512,7 +512,11 @@ def test_a_finished_file_that_was_damaged_before_its_manifest_is_not_published(
     file = tmp_path / (name if renamed else f"{name}.part")
     whole = file.read_bytes()
     file.write_bytes(flipped(whole))
-    why = "vg does not know it" if renamed else "is not what the unfinished run wrote; --restart"
+    why = (
+        "vg does not know it"
+        if renamed
+        else "has changed since the unfinished run wrote it; --restart"
+    )
     with pytest.raises(DataError, match=why) as caught:
         array(tmp_path / "x.npy")
     assert caught.value.code == (Exit.CANNOT_CREATE if renamed else Exit.DATA)

@@ -66,7 +66,7 @@ def test_rows_after_blank_lines_of_a_pipe_are_not_taken_for_text(
     line = blank.count(b"\n") + 1
     os.write(pipe[1], blank + rows)
     os.close(pipe[1])
-    with pytest.raises(DataError, match=rf":1: is blank, and rows of JSON begin on line {line}"):
+    with pytest.raises(DataError, match=rf":1: is blank, and rows of JSON start on line {line}"):
         list(read(f"/dev/fd/{pipe[0]}"))
     os.close(pipe[0])
     path.write_bytes(blank + rows)

@@ -15,7 +15,7 @@ def padded(rows: Sequence[Any], fill: Any, dtype: Any, *width: int) -> Array:
     """Return rows of unlike length as one array, filled up at their ends: (rows, longest, *width).
 
     Args:
-        width: of what a row holds; none for numbers.
+        width: shape of an entry of a row; none for numbers.
     """
     array = np.full((len(rows), max(map(len, rows), default=0), *width), fill, dtype)
     for place, row in zip(array, rows, strict=True):
@@ -77,5 +77,5 @@ class _Stacked:
 
 
 def stacked(parts: Sequence[Array]) -> Array:
-    """Return arrays of one row shape as one, which is read by rows; a single one as it is."""
+    """Return arrays of one row shape as one, which is read by rows; a single array as it is."""
     return parts[0] if len(parts) == 1 else cast(Array, _Stacked(parts))

@@ -46,17 +46,17 @@ _WRITERS = {
 class Artifact:
     """A file or a folder of shards as a command of vg wrote it, opened by its name.
 
-    Files beside the main one are named by their endings: with `X.npy`, `.ids` is `X.ids`; in a
+    Files next to the main file are named by their endings: with `X.npy`, `.ids` is `X.ids`; in a
     folder `X.npy/` it is one file per shard. Files of shards are compared with their hashes when
     they are read, others at once.
 
     Args:
-        path: of the main file or the folder. From a URL it is fetched, once per machine.
-        kind: of the manifest.
+        path: the main file or the folder. From a URL it is fetched, once per machine.
+        kind: kind of the manifest.
 
     Attributes:
-        path: on this machine.
-        manifest: of the artifact.
+        path: its place on this machine.
+        manifest: its manifest.
 
     Raises:
         DataError: as `read_manifest`; methods: a shard is missing (66) or has another hash (65).
@@ -68,7 +68,7 @@ class Artifact:
         self._shards = Shards(self.path) if is_shards(self.path) else None
 
     def name(self, ending: str) -> str:
-        """Return the name of a file beside the main one; all files of shards are in the folder."""
+        """Return the name of a file next to the main file; the folder for all files of shards."""
         beside = self.path.removesuffix(ending_of(self.path)) + ending
         return beside if self._shards is None else self.path
 
@@ -121,8 +121,8 @@ def read_manifest(
     artifact are compared, or sizes alone. A folder's list of shards is always compared.
 
     Raises:
-        DataError: a pipe (usage); a folder without shards, or no manifest (66); of another kind or
-            a newer format, or the files are not the ones it names (65). Both sides are printed.
+        DataError: a pipe (usage); a folder without shards, or no manifest (66); another kind or a
+            newer format, or the files have changed since (65). Both sides are printed.
     """
     if is_stream(artifact):
         why = "expected the name of a .npy or .faiss file, got a pipe"
@@ -165,17 +165,17 @@ def read_manifest(
 
 
 def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, Any]:
-    """Return the manifest beside a stream's file, or an empty one.
+    """Return the manifest next to a stream's file, or an empty dictionary.
 
     A stream needs no manifest, and the file with its name may have nothing to do with vg.
 
     Args:
         stream: the file.
-        sha256: of the file, where it is known, to be compared as well.
+        sha256: hash of the file, where it is known, to be compared as well.
 
     Raises:
         DataError: the manifest is damaged or of a newer format, or the file has another size or
-            hash than it says (65).
+            hash than it states (65).
     """
     path = manifest_path(stream)
     if is_stream(stream) or not path.is_file():
@@ -202,8 +202,8 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
 def read_made(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Return the rows of a file that vg wrote, as `read_jsonl` does, but only if it is whole.
 
-    It is compared with the manifest beside it, if there is one: the size at once, and once the last
-    row was read the hash, unless it is compressed and has checksums of its own.
+    It is compared with the manifest next to it, if there is one: the size at once, and once the
+    last row was read the hash, unless it is compressed and has checksums of its own.
 
     Raises:
         DataError: as `read_jsonl` and `manifest_beside`.
@@ -221,10 +221,10 @@ def _hashed(path: str | Path) -> Iterator[bytes]:
 
 
 def check_made(path: str | Path, sha256: str) -> None:
-    """Compare the hash of all lines of a file with the manifest beside it, if there is one.
+    """Compare the hash of all lines of a file with the manifest next to it, if there is one.
 
-    A compressed file has checksums of its own, and its manifest the hash of what is compressed; of
-    a folder each shard was compared when it was read.
+    A compressed file has checksums of its own, and its manifest the hash of the compressed bytes;
+    in a folder each shard was compared when it was read.
 
     Raises:
         DataError: as `manifest_beside`.

@@ -1,4 +1,4 @@
-"""What a user can cause, as one exception with an exit code; `vgtools.cli` prints it."""
+"""Errors that a user can cause, as one exception with an exit code; `vgtools.cli` prints it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Exit(IntEnum):
-    """Exit codes of every command (sysexits.h where it has a fitting one)."""
+    """Exit codes of every command (from sysexits.h where it has a fitting code)."""
 
     OK = 0
     INTERNAL = 1
@@ -37,7 +37,7 @@ class DataError(Exception):
     """Something a user can cause and fix; printed as `vg: FILE:LINE: why`.
 
     Args:
-        why: what was expected, what is there instead, and the way out.
+        why: the expectation, the fault, and the way out.
         file: the file it is about.
         line: its line, counted from 1.
         code: the exit code of the command.
@@ -69,7 +69,7 @@ class DataError(Exception):
 
 
 def name_of(path: str | Path) -> str:
-    """Return what a path is called in messages (`-` is the standard stream)."""
+    """Return the name of a path in messages (`-` is the standard stream)."""
     return "standard input" if str(path) == "-" else str(path)
 
 
@@ -80,12 +80,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError):
         return True
-    if isinstance(error, ImportError):  # of a library that does not fit into the address space
+    if isinstance(error, ImportError):  # a library may not fit into the address space
         text = f"{error} {error.__cause__ or error.__context__ or ''}"
         return "failed to map segment" in text or "annot allocate memory" in text
     if any(base.__name__ == "OutOfMemoryError" for base in type(error).__mro__):
         return True
-    # The second is that of a thread's stack, the third of a library in C++.
+    # The second phrase is about a thread's stack, the third comes from libraries in C++.
     phrases = ("can't allocate memory", "can't start new thread", "std::bad_alloc", "out of memory")
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)
 
@@ -94,8 +94,9 @@ def make_room(error: Exception, alone: str = "") -> None:
     """Free memory for a batch of half the size, after an error that a lack of it caused.
 
     Args:
-        error: of the batch.
-        alone: what did not fit by itself, and what helps; "" for a batch that can be halved.
+        error: the batch's error.
+        alone: the item that did not fit by itself, and a way out; "" for a batch that can be
+            halved.
 
     Raises:
         Exception: the error itself, if it has another cause.
@@ -115,7 +116,7 @@ def about(file: str | Path) -> Iterator[None]:
     """Give errors of a block that name no file, a lack of memory among them, this one.
 
     Raises:
-        DataError: of the block, with the file; or memory ran out (70).
+        DataError: the block's error, with the file; or memory ran out (70).
     """
     try:
         yield
@@ -131,13 +132,13 @@ def about(file: str | Path) -> Iterator[None]:
 
 
 def amount(number: int, one: str, many: str = "") -> str:
-    """Return a number with what it counts: `1 image`, `2,000 images`; `many` is an odd plural."""
+    """Return a number with its noun: `1 image`, `2,000 images`; `many` is an odd plural."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def input_changed(path: str | Path) -> DataError:
-    """Return the error of an output whose input is not the one that its first run read."""
-    why = "the input changed since this output was begun; --restart starts over"
+    """Return the error of an output whose input has changed since its first run read it."""
+    why = "the input changed since this output was started; --restart starts over"
     return DataError(why, path, code=Exit.CONFIG)
 
 
@@ -172,7 +173,7 @@ def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
     if reading:
         if error.errno == errno.EISDIR:
             reason = "it is a folder, expected a file; a folder of shards has a plan.json: copy it"
-            reason += " whole, with the manifest beside it, or name its files"
+            reason += " whole, with the manifest next to it, or name its files"
         missing = error.errno in (errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ENOTDIR)
         code = Exit.NO_INPUT if missing else Exit.IO
         return DataError(f"cannot be read: {reason}", path, code=code)
@@ -180,7 +181,7 @@ def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
     stream = str(path) == "-" or str(path).startswith("/dev/")
     hint = ""
     if full:
-        # What went to a stream is gone, so nothing resumes there.
+        # The bytes that went to a stream are gone, so that nothing resumes there.
         again = "start again" if stream else "run the same command again to resume"
         hint = f"; free some space and {again}"
     if stream and error.errno == errno.EBADF:
@@ -201,9 +202,9 @@ def file_errors(path: str | Path, reading: bool) -> Iterator[None]:
 
 @dataclass
 class Tally:
-    """What was left out and why, and how bad items are handled."""
+    """The items that were left out, with the reasons, and how bad items are handled."""
 
-    skip: bool = False  # note a bad item and continue; otherwise the first one ends the command
+    skip: bool = False  # note a bad item and continue; otherwise the first ends the command
     most: int | None = None  # with `skip`, give up after more bad items than this
     left_out: Counter[str] = field(default_factory=Counter)
     errors: list[DataError] = field(default_factory=list)

@@ -26,9 +26,9 @@ LARGEST = 1e9  # number of a feature or word vector; sums over larger ones overf
 def read_ids(
     path: str | Path, count: int | None = None, lines: Iterable[str] | None = None
 ) -> list[str]:
-    """Read a list of image ids, one per line, in the row order of the array beside it.
+    """Read a list of image ids, one per line, in the row order of the array next to it.
 
-    The `lines` are those of the file, where it is read already.
+    The `lines` of the file are given where it is read already.
 
     Raises:
         DataError: another count than the array's rows, an empty or a duplicate id.
@@ -57,7 +57,7 @@ class Features:
 
     @property
     def backbone(self) -> dict[str, Any]:
-        """What made them: "ref" and "fingerprint", of network, preprocessing and pooling."""
+        """Their origin: "ref" and "fingerprint", of network, preprocessing and pooling."""
         made = self.manifest.get("backbone") or {}
         view = made.get("preprocessing") or {}
         pooling = self.manifest.get("pooling")
@@ -70,11 +70,11 @@ class Features:
 def open_features(path: str | Path, positions: int | None = None) -> Features:
     """Open `X.npy` with its `X.ids` and `X.json`, hashes, counts and finite values checked.
 
-    Of a folder of shards `X.npy/`, the array is read from the shards' memory maps. What is at a URL
-    is fetched once per machine.
+    In a folder of shards `X.npy/`, the array is read from the shards' memory maps. Files at a URL
+    are fetched once per machine.
 
     Args:
-        path: of mean or max features, (N, D); with `positions` of feature maps, (N, P, D).
+        path: mean or max features, (N, D); with `positions` feature maps, (N, P, D).
         positions: open feature maps, as `--pooling none` writes them, of at least that many.
 
     Raises:

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     # that `vg --help` may take.
     import numpy as np
 
-FORMAT = 1  # of manifests and run.json
+FORMAT = 1  # format of manifests and run.json
 
 
 def sha256_file(path: str | Path) -> str:
-    """Return the sha256 of a file's bytes, in hex; of a folder of shards that of its list.
+    """Return the sha256 of a file's bytes, in hex; for a folder of shards its list's hash.
 
-    A pipe is refused: it is to be read as well.
+    A pipe is refused, because it could not be read any more.
     """
     refuse_stream(path)
     if is_shards(path):
@@ -62,7 +62,7 @@ def identity(path: str | Path) -> dict[str, Any]:
 
 
 def file_facts(path: str | Path) -> dict[str, Any]:
-    """Return what a manifest says about a file of the artifact."""
+    """Return the entry of a manifest about a file of the artifact."""
     return {"bytes": os.path.getsize(path), "sha256": sha256_file(path)}
 
 
@@ -105,9 +105,9 @@ def write_manifest(
     """Write the manifest of an artifact, last: without its manifest an artifact is incomplete.
 
     Args:
-        artifact: the main file; the manifest is `X.json` beside it.
+        artifact: the main file; the manifest is `X.json` next to it.
         files: all files of the artifact, hashed here; or their `file_facts`, by name.
-        inputs: what it was made from: `Inputs.entries`.
+        inputs: the inputs that it was made from: `Inputs.entries`.
         **facts: JSON values: kind, rows, fingerprints, configuration.
     """
     named: Mapping[str, Any]
@@ -131,7 +131,7 @@ def is_manifest(path: Path) -> bool:
 def manifest_bytes(
     files: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]] = (), **facts: Any
 ) -> bytes:
-    """Return what `write_manifest` writes, of files with their facts."""
+    """Return the bytes that `write_manifest` writes for files with their facts."""
     body = {
         "format": FORMAT,
         "vg": __version__,
@@ -202,7 +202,7 @@ def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
     expected = start + math.prod(shape) * dtype.itemsize
     size = os.path.getsize(path)
     if size != expected:
-        why = f"has {size} bytes, its header says {expected}; it is cut off or was appended to"
+        why = f"has {size} bytes, its header states {expected}; it is cut off or was appended to"
         raise DataError(why, path)
     if ndim is not None and len(shape) != ndim:
         raise DataError(f"expected {ndim} dimensions, got shape {shape}", path)
@@ -268,10 +268,10 @@ def final_path(path: str, inputs: Sequence[str]) -> Path:
 
 
 def page_path(path: str, inputs: Sequence[str]) -> Path:
-    """Return where a page or picture goes, as `final_path`; what is there must have vg's seal.
+    """Return where a page or picture goes, as `final_path`; a file there must have vg's seal.
 
     Raises:
-        DataError: it cannot be written, or would replace what vg did not write (73).
+        DataError: it cannot be written, or would replace a file that vg did not write (73).
     """
     real = final_path(path, inputs)
     check(real, is_sealed)
@@ -283,10 +283,10 @@ def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[str]) -> None:
 
     Args:
         outputs: all names that an output uses: data, parts, manifest, journal, lock.
-        inputs: of the command.
+        inputs: the command's inputs.
 
     Raises:
-        DataError: one is the other (73).
+        DataError: an output is an input (73).
     """
     read = [os.stat(name) for name in inputs if not is_url(name) and os.path.exists(name)]
     for output in outputs:

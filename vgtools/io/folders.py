@@ -1,9 +1,9 @@
-"""Folders of shards that stand for a file: what their readers need; `vgtools.batch` writes them.
+"""Folders of shards that stand for a file, as their readers see them; `vgtools.batch` writes them.
 
-`X.jsonl/` holds the pieces of what would be `X.jsonl`, and `plan.json`. Once it is complete, its
-`shards.jsonl` has one line per shard, in order, with the name, size and sha256 of each file of the
-shard and its rows; the manifest `X.json` beside the folder has the sha256 of that list. Only the
-list says what belongs to the folder: other files in it may be of tries that came late.
+`X.jsonl/` holds the pieces of `X.jsonl`, which is itself never written, and `plan.json`. Once it is
+complete, its `shards.jsonl` has one line per shard, in order, with the name, size and sha256 of
+each file of the shard and its rows; the manifest `X.json` next to the folder has the sha256 of that
+list. Only the list names the files of the folder: others in it may come from late tries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIST = "shards.jsonl"
 _WAY_OUT = "remove it and run the command that writes the folder again"
 
 
-# A line of the list, and a commit, which says in addition what the manifest has once.
+# A line of the list, and a commit, which also has the facts that the manifest states once for all.
 _RECORD = {
     "shard": SIZE,
     "files": FILES,
@@ -40,9 +40,9 @@ _MANIFEST = {"files": FILES, "bytes": SIZE}
 
 
 def fault_in_record(record: Any, number: int, form: Any = _RECORD) -> str:
-    """Return why a commit, or a line of a list, is not that of a shard; an empty string if it is.
+    """Return why a commit, or a line of a list, is not about a shard; an empty string if it is.
 
-    The names of its files begin with its number, so that no file belongs to two shards.
+    The names of its files start with its number, so that no file belongs to two shards.
     """
     if fault := fault_in(record, form):
         return fault
@@ -60,7 +60,7 @@ class ShardFile(NamedTuple):
 
     path: str
     sha256: str | None = None  # in the list of shards
-    rows: int = 0  # of the shard
+    rows: int = 0  # number in the shard
 
     def check(self, sha256: str) -> None:
         """Refuse a file with another hash than in the list of shards.
@@ -69,7 +69,7 @@ class ShardFile(NamedTuple):
             DataError: the hash differs (65).
         """
         if sha256 != self.sha256:
-            why = f"is damaged: its sha256 is {sha256}, {LIST} says {self.sha256}"
+            why = f"is damaged: its sha256 is {sha256}, {LIST} states {self.sha256}"
             raise DataError(f"{why}; {_WAY_OUT}", self.path)
 
 
@@ -77,8 +77,8 @@ class Shards:
     """The shards of a complete folder; in memory 8 bytes for each.
 
     Raises:
-        DataError: the folder is not complete (66), or its list is not the one that its manifest
-            names (65).
+        DataError: the folder is not complete (66), or its list does not have the hash that its
+            manifest states (65).
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -106,9 +106,9 @@ class Shards:
             why = f"is not a manifest of {folder}; run the command that writes it again"
             raise DataError(f"{fault}: {why}".removeprefix(": "), manifest)
         expected = self.manifest["files"][own_name]["sha256"]
-        self.bytes: int = self.manifest["bytes"]  # of all files
+        self.bytes: int = self.manifest["bytes"]  # sum over all files
         if expected != self.sha256:
-            why = f"is damaged: sha256 {self.sha256}, its manifest says {expected}; {_WAY_OUT}"
+            why = f"is damaged: sha256 {self.sha256}, its manifest states {expected}; {_WAY_OUT}"
             raise DataError(why, self.path)
 
     def __len__(self) -> int:
@@ -118,7 +118,7 @@ class Shards:
         """Yield the lines of some shards, of all by default.
 
         Raises:
-            DataError: a line is not that of its shard (65).
+            DataError: a line is not about its shard (65).
         """
         with file_errors(self.path, reading=True), open_file(self.path) as stream:
             stream.seek(self._starts[start])
@@ -138,7 +138,7 @@ class Shards:
         """Yield the files of some shards that end alike, by default as the folder does.
 
         Raises:
-            DataError: a file is missing (66) or of another size than the list says (65).
+            DataError: a file is missing (66) or of another size than the list states (65).
         """
         ending = ending or ending_of(self.folder)
         for record in self.records(start, stop):

@@ -1,12 +1,12 @@
-"""The one check of what is read from disk: types, keys, and names that stay in their folder.
+"""The one check of values that are read from disk: types, keys, names that stay in their folder.
 
-A seal says that nothing was damaged, not that vg wrote it: whoever edits a plan, a commit or a
+A seal shows that nothing was damaged, not that vg wrote it: whoever edits a plan, a commit or a
 manifest can seal it again. So each is compared with a form before anything in it is used:
 
 - a type, or a tuple of types: a value of it; a `bool` is not an `int`, an `int` may be a `float`;
 - `NAME`: a string that names a file of the same folder;
 - `[form]`: a list, each of whose values has the form;
-- `{"key": form, "key?": form}`: an object with the key, the second one optional; others may be
+- `{"key": form, "key?": form}`: an object with the key, the second of them optional; others may be
   there;
 - `{str: form}`, `{NAME: form}`: an object, each of whose keys is any string, or a `NAME`, and each
   of whose values has the form.
@@ -22,7 +22,7 @@ from vgtools.io.errors import DataError
 
 NAME: Final = "NAME"
 SIZE: Final = "SIZE"  # an integer that is not negative
-FILES = {NAME: {"bytes": SIZE, "sha256": str}}  # of a manifest, a journal, a commit
+FILES = {NAME: {"bytes": SIZE, "sha256": str}}  # the files of a manifest, a journal, a commit
 TYPE_NAMES: Final = {
     str: "a string",
     int: "an integer",
@@ -41,7 +41,7 @@ def is_name(value: object) -> bool:
 
 
 def fault_in(value: Any, form: Any, at: str = "") -> str:
-    """Return where a value does not have a form and what was expected, or an empty string."""
+    """Return where a value does not have a form, with the expectation, or an empty string."""
     if form == NAME:
         return "" if is_name(value) else _wrong(at, "the name of a file of this folder", value)
     if form == SIZE:
@@ -85,10 +85,10 @@ def _wrong(at: str, expected: str, value: Any) -> str:
 
 
 def check_form(value: Any, form: Any, path: str | Path, way_out: str) -> None:
-    """Refuse what was read from a file and does not have its form.
+    """Refuse a value from a file that does not have its form.
 
     Raises:
-        DataError: it has not (65); key, expected type and value are named.
+        DataError: it does not (65); key, expected type and value are named.
     """
     if fault := fault_in(value, form):
         raise DataError(f"{fault}; {way_out}", path)

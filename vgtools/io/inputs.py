@@ -1,4 +1,4 @@
-"""What an output is made from: hashed before it is read, compared before an output names it."""
+"""The inputs of an output: hashed before they are read, compared before an output names them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from vgtools.io.trust import stamp
 
 
 class Inputs:
-    """The inputs of a command as they are when it begins, before it reads them.
+    """The inputs of a command as they are when it starts, before it reads them.
 
     Args:
-        paths: files, hashed here; of a folder, a pipe or `-` only the name is known.
-        **facts: what else is read, for example the listing of a folder.
+        paths: files, hashed here; for a folder, a pipe or `-` only the name is known.
+        **facts: other inputs, for example the listing of a folder.
 
     Attributes:
         paths: as given.
-        facts: as given; what is known only after reading is added later.
+        facts: as given; facts that are known only after reading are added later.
 
     Raises:
         DataError: a file cannot be read (66).
@@ -36,11 +36,11 @@ class Inputs:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """What a manifest says about them; the standard input has no entry."""
+        """The entries of a manifest about them; the standard input has none."""
         return [entry for entry in self._entries if entry["path"] != "-"]
 
     def sha256(self, path: str | Path) -> str | None:
-        """Return the hash of one of the files; None of a folder or what can be read only once."""
+        """Return the hash of one of the files; None for a folder or an input read only once."""
         sha256: str | None = self._entries[self.paths.index(str(path))].get("sha256")
         return sha256
 
@@ -50,11 +50,11 @@ class Inputs:
         return all(os.path.isfile(path) or os.path.isdir(path) for path in self.paths)
 
     def record(self) -> dict[str, Any]:
-        """Return what the journal of an unfinished output says about them."""
+        """Return the entry about them in the journal of an unfinished output."""
         return {"files": self._entries, "facts": self.facts}
 
     def check_same(self, before: Mapping[str, Any]) -> None:
-        """Refuse to resume what was begun with other inputs.
+        """Refuse to resume an output that was started with other inputs.
 
         Args:
             before: a `record` of them.
@@ -71,7 +71,7 @@ class Inputs:
             raise DataError(f"{why}; --restart starts over", code=Exit.CONFIG)
 
     def check_named(self, before: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse to continue or repeat what was made with other contents of the same files.
+        """Refuse to continue or repeat a run with other contents of the same files.
 
         Args:
             before: `entries` of then; files that are not among these are not compared.
@@ -109,7 +109,7 @@ def as_inputs(inputs: Inputs | Sequence[str | Path], **facts: Any) -> Inputs:
 
     Args:
         inputs: either.
-        **facts: what was read beside them.
+        **facts: other inputs that were read.
     """
     found = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
     found.facts |= storable(facts)

@@ -17,7 +17,7 @@ from typing import Any
 from vgtools.io.errors import DataError
 from vgtools.io.streams import BROKEN_STREAM, open_read
 
-_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")  # of a surrogate, alone or in a pair
+_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")  # escape of a surrogate, alone or in a pair
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
 
 
@@ -29,7 +29,7 @@ class _Reader:
         self.surrogates = surrogates
         self.chunk = chunk
         self.stream = TextIOWrapper(open_read(path), "utf-8-sig", newline="")
-        self.text = ""  # what was read and not yet dropped
+        self.text = ""  # the characters that were read and not yet dropped
         self.at = 0  # where in it the next token starts
         self.last = ""  # the value parsed last, for messages
         self.decoder = json.JSONDecoder()
@@ -84,7 +84,7 @@ class _Reader:
             start = self.at
             try:
                 value, end = self.decoder.raw_decode(self.text, start)
-                # A number that ends where reading stopped may continue, with `.5` or `e-9`.
+                # A number that ends where reading stopped may continue, with a fraction or `e-9`.
                 if end + 3 > len(self.text) and self.more():
                     continue
                 size = end - start  # `more` may have moved the text
@@ -95,8 +95,8 @@ class _Reader:
             except RecursionError:
                 raise DataError(f"{location}: nested too deeply", self.path) from None
             except json.JSONDecodeError as error:
-                # Far from the end of what was read, the file is at fault, not where reading
-                # stopped.
+                # An error far from the end of the text so far is the file's, and not due to the
+                # place where reading stopped.
                 torn = error.pos > len(self.text) - 64 or error.msg.startswith("Unterminated")
                 if not torn or not self.more():
                     why = f"{location}: not valid JSON ({error.msg}); is the file cut off?"

@@ -67,7 +67,7 @@ def is_jsonl(path: str | Path) -> bool:
 
 
 def manifest_path(artifact: str | Path) -> Path:
-    """Return an artifact's manifest: `X.json` beside `X.npy`, `X.jsonl.gz`, a folder `X.npy/` …"""
+    """Return an artifact's manifest: `X.json` next to `X.npy`, `X.jsonl.gz`, a folder `X.npy/` …"""
     path = Path(real_folder(artifact))
     return path.parent / f"{_stem(path)}.json"
 

@@ -46,19 +46,19 @@ class Output:
     """Files that grow by committed steps, survive a kill, and appear whole or not at all.
 
     Bytes go to `X.part`; `commit` makes them safe and records in `X.journal` the length and hash
-    of every part and the state of the work; the same command, run again, cuts off what came after
-    the last commit and resumes. `finish` renames the parts and writes the manifest. What was
-    damaged meanwhile, or begun with other inputs, is refused. `-` (and a pipe or device) streams
-    instead: nothing is kept, nothing resumes.
+    of every part and the state of the work; the same command, run again, cuts off the bytes after
+    the last commit and resumes. `finish` renames the parts and writes the manifest. An output that
+    was damaged meanwhile, or started with other inputs, is refused. `-` (and a pipe or device)
+    streams instead: nothing is kept, nothing resumes.
 
     Args:
-        paths: the files; the first is the one the user named, and names journal, lock and manifest.
-        config: what decides the bytes; a journal with another one is refused (exit 78), `restart`
-            discards it.
+        paths: the files; the user named the first, and journal, lock and manifest follow its name.
+        config: the settings that decide the bytes; a journal with others is refused (exit 78),
+            `restart` discards it.
         npy: for each `.npy` among the files, its index -> (dtype, row width or shape; None for a
             1-D array).
         inputs: files read; writing over one of them is refused, and the manifest names them with
-            their hashes. `Inputs` of those that are read before the output is opened.
+            their hashes. `Inputs` if they are read before the output is opened.
         restart: start over.
         disposable: discard an unfinished run that cannot be resumed, where others are refused.
 
@@ -133,7 +133,8 @@ class Output:
             journal = self._read_journal(finals)
         except DataError as error:
             if error.code == Exit.DATA:
-                # What only the journal knew is not known any more: no restart would replace it.
+                # Files that only the journal knew are not known any more, and no restart would
+                # replace them: the user must learn of them now.
                 _check_finals(finals, own.Known(files_of(manifest)))
             raise
         if "manifest" in journal and not self._restart and self._inputs.can_be_compared:
@@ -144,8 +145,9 @@ class Output:
             self.complete = True
             return
         if "manifest" in journal:
-            # Published half, and now made again: a restart, or what came through a pipe and cannot
-            # be compared with what comes now. Once the rest is published, vg knows its files.
+            # The former run was killed while it published. Its output is now made again, for a
+            # restart or because an input is a pipe, which cannot be compared. Once the rest is
+            # published, the manifest shows that these files are vg's.
             former = [manifest.with_name(name) for name in journal["files"]]
             with contextlib.suppress(DataError):
                 self._publish(former, journal, verify=True)
@@ -171,17 +173,17 @@ class Output:
             self._parts.append(part)
 
     def _is_own_part(self, path: Path) -> bool:
-        """Return whether a lock or journal says that a killed or stopped run left a part."""
+        """Return whether a lock or journal shows that a killed or stopped run left a part."""
         assert self._lock is not None
         return path.name in self._lock.names or self._journal.exists()
 
     def _read_journal(self, finals: list[Path]) -> dict[str, Any]:
         """Return the journal of an unfinished run with the same settings and inputs, or {}.
 
-        Of any run that is to be discarded only one that was published half is returned.
+        With a restart, only the journal of a run that was half published is returned.
 
         Raises:
-            DataError: it is damaged (65), or of a run with other settings, inputs or files (78).
+            DataError: it is damaged (65), or from a run with other settings, inputs or files (78).
         """
         path = self._journal
         if not os.path.lexists(path):
@@ -266,6 +268,8 @@ class Output:
         as_inputs(self._inputs).check_unchanged()
         files = {part.final.name: part.finish() for part in self._parts}
         manifest = {"config": self.config, **facts}
+        # The journal has the manifest before the first rename, so that a kill in between leaves
+        # all that is needed to publish the rest.
         self._write_journal(files, manifest=manifest)
         journal = {"files": files, "manifest": manifest, "inputs": as_inputs(self._inputs).record()}
         self._publish([part.final for part in self._parts], journal)
@@ -275,19 +279,19 @@ class Output:
     ) -> None:
         """Rename the parts, main file last, and write the manifest; repeatable after a kill.
 
-        What the former manifest names, and this one does not, goes: it belongs to other files.
+        Files that only the former manifest names are removed: they belong to another output.
 
         Args:
             finals: where they go.
-            journal: their sizes and hashes, by name, what else the manifest says, and the inputs.
-            verify: of a former run: refuse files with other hashes.
+            journal: their sizes and hashes, by name, the manifest's other facts, and the inputs.
+            verify: the files are a former run's: refuse other hashes.
         """
         files = journal["files"]
         for final in finals if verify else ():
             path = part_path(final) if os.path.lexists(part_path(final)) else final
             if not path.is_file() or path.is_symlink() or file_facts(path) != files[final.name]:
                 own.check(final, own.Known(files_of(manifest_path(finals[0])), files))
-                raise damaged(path, "is not what the unfinished run wrote")
+                raise damaged(path, "has changed since the unfinished run wrote it")
         manifest = manifest_path(finals[0])
         before = files_of(manifest)
         known = own.Known(before, files)
@@ -296,7 +300,7 @@ class Output:
                 if part_path(final).exists():
                     own.replace(part_path(final), final, known)
             for name in before.keys() - files.keys():
-                with contextlib.suppress(DataError):  # of the user's by now
+                with contextlib.suppress(DataError):  # the user may have replaced it by now
                     own.remove(manifest.with_name(name), known)
             sync_dir(finals[0].parent)
         entries = [entry for entry in journal["inputs"]["files"] if entry["path"] != "-"]
@@ -332,7 +336,7 @@ def write_files(
 ) -> None:
     """Write small files that belong together into a folder, with a manifest: all, or none.
 
-    The first one names the manifest. What an earlier run wrote and this one does not goes.
+    The manifest is named after the first. Files of an earlier run that this run lacks are removed.
 
     Raises:
         DataError: an input changed while it was read (78), another command writes there (75), or a
@@ -348,9 +352,9 @@ def read_sealed(path: str | Path, form: Any, what: str) -> dict[str, Any]:
     """Return a JSON object that vg sealed, without its seal.
 
     Args:
-        path: of the file.
-        form: that it has, for `check_form`.
-        what: it is called in messages.
+        path: the file.
+        form: its form, for `check_form`.
+        what: its name in messages.
 
     Raises:
         DataError: it is damaged, or of another form (65).
@@ -370,7 +374,7 @@ def files_of(manifest: Path) -> dict[str, Any]:
 
 
 def check_manifest(manifest: Path, finals: Sequence[Path]) -> None:
-    """Refuse to overwrite what is not the manifest of these files, or of files that are gone.
+    """Refuse to overwrite anything but a manifest of these files, or of files that are gone.
 
     The name may belong to the output itself, to a file that vg did not write, or to the manifest of
     another artifact.

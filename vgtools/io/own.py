@@ -1,11 +1,11 @@
-"""The one place that replaces and removes files: vg touches only what it wrote itself.
+"""The one place that replaces and removes files: vg touches only files that it wrote itself.
 
 A caller shows by its `Proof` that vg wrote a file. Without one the file stays and the command ends
 (73), whatever its flags; only an empty file needs none. Proofs are
 
 - its size and sha256 in a manifest or in a sealed journal (`Known`);
-- what it holds: a manifest, a journal, a lock, or a page or picture with a seal (`is_sealed`);
-- a lock or a journal beside it that names it: of files that still grow;
+- its contents: a manifest, a journal, a lock, or a page or picture with a seal (`is_sealed`);
+- a lock or a journal next to it that names it, for files that still grow;
 - the folder that it is in, which its command has found to be its own (`claim`);
 - a name that nothing but vg gives (`is_temporary`).
 """
@@ -33,10 +33,11 @@ from vgtools.io.trust import file_hash
 
 Proof = Callable[[Path], bool]
 
-# Opening what somebody planted neither follows a link nor waits for the other end of a pipe.
+# A file that somebody planted is opened without following a link, and without waiting for the other
+# end of a pipe.
 NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK
-_HEAD = 1 << 12  # bytes that say what a small file is
-_PATIENCE = 20.0  # seconds that a writer waits for another one of the same small file
+_HEAD = 1 << 12  # bytes that identify a small file
+_PATIENCE = 20.0  # seconds that a writer waits for another writer of the same small file
 
 
 # ------------------------------------------------------------------------------------------ proofs
@@ -53,7 +54,7 @@ def temporary(path: Path) -> Path:
 
 
 class Known:
-    """Proof by manifests and journals: what they say that they know of files, by name.
+    """Proof by manifests and journals: the sizes and hashes that they state of files, by name.
 
     Args:
         files: each name -> {"bytes", "sha256"}.
@@ -63,7 +64,7 @@ class Known:
         self._files = files
 
     def __call__(self, path: Path) -> bool:
-        """Return whether one of them says what the file holds."""
+        """Return whether one of them states the size and hash of the file."""
         size = os.path.getsize(path)
         known = [facts for files in self._files if isinstance(facts := files.get(path.name), dict)]
         hashes = [facts.get("sha256") for facts in known if facts.get("bytes") == size]
@@ -71,7 +72,7 @@ class Known:
 
 
 def begins(*heads: bytes) -> Proof:
-    """Return the proof by how a file begins."""
+    """Return the proof by the first bytes of a file."""
 
     def proof(path: Path) -> bool:
         with open(path, "rb") as stream:
@@ -185,7 +186,7 @@ def replace(new: Path, path: Path, ours: Proof = is_claimed) -> None:
 
 
 def create(path: Path) -> BinaryIO:
-    """Open a new file for reading and writing bytes; what has its name stays.
+    """Open a new file for reading and writing bytes; a file that has its name stays.
 
     Raises:
         FileExistsError: there is something.
@@ -199,7 +200,7 @@ def link(file: Path, path: str) -> None:
 
 
 def reopen(path: Path, create: bool = False) -> int:
-    """Return the descriptor of a file that vg keeps for itself, never of what a link leads to.
+    """Return the descriptor of a file that vg keeps for itself, never of a link's target.
 
     Raises:
         OSError: it cannot be opened.
@@ -219,7 +220,7 @@ def reopen(path: Path, create: bool = False) -> int:
 
 
 def rewrite(fd: int, data: bytes) -> None:
-    """Replace what an open file of vg's holds."""
+    """Replace the contents of an open file of vg's."""
     os.truncate(fd, 0)
     os.pwrite(fd, data, 0)
 
@@ -237,7 +238,7 @@ def remove_folder(folder: str | Path) -> None:
 
 
 def remove_tree(folder: str | Path, names: Iterable[str] = ("*",)) -> None:
-    """Remove a folder that is vg's, by its name or by what holds it.
+    """Remove a folder that is vg's, by its name or by the folder that it is in.
 
     Args:
         folder: may be gone.
@@ -261,7 +262,7 @@ def remove_tree(folder: str | Path, names: Iterable[str] = ("*",)) -> None:
 
 
 def swap(new: Path, folder: Path) -> None:
-    """Give a folder its name, which is free or that of one that `claim` declared to be vg's."""
+    """Give a folder its name, which is free or taken by one that `claim` declared to be vg's."""
     old = folder.with_name(f".{folder.name}.vg.old")
     remove_tree(old)
     if folder.exists():
@@ -288,9 +289,9 @@ def sync_dir(path: Path) -> None:
 def atomic_write(
     path: str | Path, data: bytes, ours: Proof = is_claimed, sync: bool = True
 ) -> None:
-    """Write a small file so that, whatever happens, it is the old or the new one, whole.
+    """Write a small file so that, whatever happens, its contents are the old or the new, whole.
 
-    Two writers take turns; the last one counts. A file that already holds the data stays.
+    Two writers take turns; the last counts. A file that already holds the data stays.
 
     Args:
         path: a file, or a stream, which is written to.
@@ -299,7 +300,7 @@ def atomic_write(
         sync: it survives a power cut as well.
 
     Raises:
-        DataError: what is there is not vg's (73), it cannot be written (73, 74), or another process
+        DataError: the old file is not vg's (73), it cannot be written (73, 74), or another process
             has been writing it for `_PATIENCE` seconds (75).
     """
     if is_stream(str(path)):  # a device or a pipe is written to, not replaced by a file
@@ -313,7 +314,7 @@ def atomic_write(
     with file_errors(path, reading=False):
         fd = _take(new, path)
         try:
-            if _holds(path, data):  # by another writer of the same, meanwhile
+            if _holds(path, data):  # another writer may have written the same meanwhile
                 remove(new)
                 return
             check(path, ours)
@@ -336,7 +337,7 @@ def atomic_write(
 def write_page(path: str | Path, data: bytes, sync: bool = True) -> None:
     """Write a page or picture with a seal, over one with a seal or where nothing is.
 
-    What has no place for a seal replaces nothing but the same data.
+    Data without a place for a seal replace nothing but the same data.
 
     Raises:
         DataError: as `atomic_write`.
@@ -375,8 +376,8 @@ def open_stream(path: str) -> IO[bytes]:
 def _take(new: Path, path: Path) -> int:
     """Create and lock a temporary file.
 
-    Its name is fixed, so that what a killed writer left goes with the next one. It is always
-    created, never opened for writing: what is planted there, a link for example, leads nowhere.
+    Its name is fixed, so that the next writer removes the file of a killed writer. It is always
+    created, never opened for writing: a planted file, a link for example, leads nowhere.
     """
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
@@ -384,7 +385,7 @@ def _take(new: Path, path: Path) -> int:
             fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             if _is_locked(fd, new):
                 return fd
-            os.close(fd)  # another writer took it for the rest of a killed one
+            os.close(fd)  # another writer has removed it, as if a killed writer had left it
             continue
         if not _clear(new):
             time.sleep(0.005)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 # Bytes for the header of any array of up to four dimensions, written when the row count is known.
 _NPY_HEADER = 128
-# Of a .npy: dtype, and row width or shape; None for a 1-D array.
+# The rows of a .npy: dtype, and row width or shape; None for a 1-D array.
 Rows = tuple[Any, "int | tuple[int, ...] | None"]
 
 
@@ -35,7 +35,7 @@ def part_path(final: Path) -> Path:
 
 
 def damaged(path: Path, why: str) -> DataError:
-    """Return the error of a part or journal that is not what was written."""
+    """Return the error of a part or journal that has changed since it was written."""
     return DataError(f"{why}; --restart starts over", path)
 
 
@@ -45,9 +45,9 @@ class Part:
 
     final: Path
     stream: IO[bytes]
-    rows: Rows | None = None  # of a .npy
+    rows: Rows | None = None  # the rows of a .npy
     committed: int = 0
-    # Of all bytes after the header: a resumed run and the manifest need not trust the disk.
+    # Hash of all bytes after the header: a resumed run and the manifest need not trust the disk.
     seal: Any = field(default_factory=hashlib.sha256)
     # Compressed files: the bytes since the last commit.
     buffer: list[bytes] = field(default_factory=list)
@@ -80,8 +80,8 @@ class Part:
         """Write all bytes so far; with `sync` they survive a power cut."""
         try:
             if self.buffer:
-                # One gzip member or zstd frame per commit: what a kill cuts off never spoils what
-                # came before it.
+                # One gzip member or zstd frame per commit, so that the end that a kill cuts off
+                # never spoils the lines before it.
                 self._append(compress(b"".join(self.buffer), self.final))
                 self.buffer.clear()
             self.stream.flush()
@@ -162,7 +162,7 @@ def old_part(final: Path, rows: Rows | None, facts: Mapping[str, Any]) -> Part:
     """Open the part of an unfinished run after its last commit.
 
     Raises:
-        DataError: it is not what was committed (65), or a link or another kind of file (73).
+        DataError: it has changed since the commit (65), or is a link or another kind of file (73).
     """
     path = part_path(final)
     size = int(facts["bytes"])
@@ -175,12 +175,12 @@ def old_part(final: Path, rows: Rows | None, facts: Mapping[str, Any]) -> Part:
     part = Part(final, stream, rows, size)
     try:
         if os.fstat(stream.fileno()).st_size < size:
-            raise damaged(path, f"is shorter than its journal says ({size} bytes)")
+            raise damaged(path, f"is shorter than its journal states ({size} bytes)")
         stream.seek(part.header)
         while stream.tell() < size:
             part.seal.update(stream.read(min(_CHUNK, size - stream.tell())))
         if part.seal.hexdigest() != facts["sha256"]:
-            raise damaged(path, "does not hold what was written to it")
+            raise damaged(path, "has changed since it was written")
         stream.truncate(size)
         stream.seek(size)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a running command needs: to be the only writer of its output, to stop, to show progress."""
+"""Locks, stops and progress: a command is the only writer, can be stopped, shows how far it is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, file_error
 
 Taken = TypeVar("Taken")
-_OWNER = b"process "  # how a lock begins
+_OWNER = b"process "  # the start of a lock
 _OURS = own.begins(_OWNER)
 
 
@@ -29,11 +29,11 @@ def _me() -> str:
 
 
 def when_free(take: Callable[[], Taken], seconds: float) -> Taken:
-    """Return what `take` returns, once no other process has the lock that it takes.
+    """Return the result of `take`, once no other process has the lock that it takes.
 
     Args:
         take: raises a `DataError` with code 75 while another process has it.
-        seconds: between two tries.
+        seconds: time between two tries.
     """
     while True:
         try:
@@ -47,14 +47,14 @@ def when_free(take: Callable[[], Taken], seconds: float) -> Taken:
 class Lock:
     """Keep a second writer away from an output; the kernel releases it when its owner dies.
 
-    The file says who writes, and the names that `note` gives, which a killed owner leaves there.
+    The file names the writer, and the files that `note` adds, which a killed owner leaves there.
 
     Args:
-        target: a file or folder; reached through a link, it is the same one.
+        target: a file or folder; reached through a link, it is the same.
 
     Attributes:
         was_left: whether a killed owner left the lock.
-        names: what it and this owner noted.
+        names: the names that it and this owner noted.
 
     Raises:
         DataError: another process writes it (75), or the lock file cannot be created (73).
@@ -104,7 +104,7 @@ class Lock:
         self.note()
 
     def _read(self, left: bytes) -> None:
-        """Take what a killed owner noted.
+        """Take the names that a killed owner noted.
 
         Raises:
             DataError: the file is not one of vg's (73).
@@ -120,15 +120,15 @@ class Lock:
             )
 
     def note(self, *names: str) -> None:
-        """Write into the lock whose it is, and the names of files that are begun under it."""
+        """Write into the lock whose it is, and the names of files that are started under it."""
         self.names.update(names)
         owner = f"{_me()} on {socket.gethostname()}\n".encode()
-        # On a full disk the lock holds without it.
+        # On a full disk the lock holds without the text: the kernel keeps it, not the contents.
         with contextlib.suppress(OSError):
             own.rewrite(self._fd, owner + orjson.dumps(sorted(self.names)) + b"\n")
 
     def _open(self, target: str | Path) -> int:
-        """Open the lock file, which may be there; never what a link of its name leads to."""
+        """Open the lock file, which may be there; never the target of a link of its name."""
         try:
             return own.reopen(self.path, create=True)
         except OSError as error:
@@ -157,7 +157,7 @@ class Lock:
 
 
 class Stop:
-    """Turn SIGTERM and Ctrl-C into a stop at the next boundary; a second one stops at once.
+    """Turn SIGTERM and Ctrl-C into a stop at the next boundary; a second signal stops at once.
 
     Args:
         patience: seconds to wait for a boundary, which a very long line may keep away; then the
@@ -178,7 +178,7 @@ class Stop:
         return self
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        """Unwind from wherever the command is; what was committed resumes."""
+        """Unwind from wherever the command is; it resumes after the last commit."""
         print("vg: stopped; run the same command again to resume", file=sys.stderr)
         sys.exit(self._code())
 
@@ -213,7 +213,7 @@ class Progress:
 
     Args:
         what: the command or step.
-        unit: what is counted, for example `tokens`.
+        unit: the things that are counted, for example `tokens`.
         total: how many there will be, if known.
         quiet: show nothing.
         clock: seconds; replaced in tests.

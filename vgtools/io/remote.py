@@ -1,8 +1,8 @@
 """Files at URLs (`s3://`, `gs://`, `hf://`, `https://` …), by fsspec and the packages it names.
 
-An object store has no renames and no locks, and what is opened for writing is published even if
-the writer fails. So a file is written here and goes up whole, in one `put`; `create` is the one
-operation of which only the first try succeeds. Temporary errors are retried by fsspec's packages.
+An object store has no renames and no locks, and an object that is opened for writing is published
+even if the writer fails. So a file is written here and goes up whole, in one `put`; `create` is the
+one operation of which only the first try succeeds. fsspec's packages retry temporary errors.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from vgtools.io.names import is_url
 
 _AHEAD = 1 << 22  # bytes fetched beyond those that are read
 _ASKED = 16  # objects that a store is asked about at a time
-# What says that an object has changed, by the names that stores have for it.
+# Facts by which a change of an object shows, by the names that stores have for them.
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "last_modified", "mtime")
 
 
 class Facts(NamedTuple):
-    """What is known of an object without reading it."""
+    """The facts of an object that are known without reading it."""
 
     bytes: int
     version: str  # changes with the content; empty if the store has nothing of the kind
@@ -41,12 +41,12 @@ class Facts(NamedTuple):
 
 @contextlib.contextmanager
 def _about(url: str) -> Iterator[None]:
-    """Raise what goes wrong as an error with an exit code.
+    """Raise any error of a store as an error with an exit code.
 
     Raises:
         DataError: nothing is there, or the URL is wrong (66); a package is missing (69); or the
             store refuses it, also after it was asked again (69): an expired key is not a fault
-            of what it would open.
+            of the object that it would open.
     """
     try:
         yield
@@ -91,7 +91,7 @@ def _system(url: str) -> tuple[Any, str]:
         raise DataError(why, url, code=Exit.UNAVAILABLE)
     from fsspec.core import url_to_fs
 
-    # Others write there as well: what was listed once may have changed.
+    # Other processes write there as well, so that a listing may be out of date.
     return url_to_fs(url, use_listings_cache=False)  # type: ignore[no-any-return]
 
 
@@ -138,7 +138,8 @@ def all_of(names: Sequence[str] | None) -> list[str]:
 def file_size(path: str) -> int | None:
     """Return the bytes of a file, here or at a URL; None if there is no such file."""
     if not is_url(path):
-        try:  # one call: another process may take the file away between two
+        # One call, because between two another process may take the file away.
+        try:
             found = os.stat(path)
         except (OSError, ValueError):  # as os.path.isfile
             return None
@@ -177,7 +178,7 @@ class _Object(RawIOBase):
 
 
 def open_url(url: str) -> BinaryIO:
-    """Open an object for reading; `seek` costs nothing, only what is read is fetched."""
+    """Open an object for reading; `seek` costs nothing, and only the parts read are fetched."""
     with _about(url):
         system, path = _system(url)
         stream = _Object(url, system.open(path, "rb", block_size=_AHEAD))
@@ -192,7 +193,7 @@ def read(url: str) -> bytes:
 
 
 def expand(pattern: str) -> list[str]:
-    """Return what a pattern (`*`, `**`, `?`, `[…]`) means, here or at a URL, sorted.
+    """Return the names that match a pattern (`*`, `**`, `?`, `[…]`), here or at a URL, sorted.
 
     A name that is not a pattern, or under which there is a file here, means itself.
 
@@ -239,7 +240,7 @@ def create(url: str, data: bytes) -> bool:
 
 
 def write(url: str, data: bytes) -> None:
-    """Write a small object, in the place of another one if there is one."""
+    """Write a small object, instead of an older object of this name."""
     with _about(url):
         system, path = _system(url)
         system.pipe_file(path, data)
@@ -262,10 +263,9 @@ def remove(url: str) -> None:
 def fetch(url: str) -> Path:
     """Return a copy of an artifact on this machine, which all processes of the machine share.
 
-    With a file come those that its manifest names, with a folder all that is in it, and the
-    manifest beside a folder of shards. It is fetched again when a file of it has changed. Copies
-    are in `$XDG_CACHE_HOME/vgtools`, by default in
-    `~/.cache`; nothing removes them.
+    With a file come the files that its manifest names, with a folder all that is in it, and the
+    manifest next to a folder of shards. It is fetched again when a file of it has changed. Copies
+    are in `$XDG_CACHE_HOME/vgtools`, by default in `~/.cache`; nothing removes them.
     """
     with _about(url):
         system, path = _system(url.rstrip("/"))
@@ -277,7 +277,8 @@ def fetch(url: str) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         own.claim(place.parent)
         with open(own.reopen(Path(f"{place}.lock"), create=True), "wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits, and finds it
+            # A second process waits here, and then finds the copy.
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not place.exists():
                 part = own.temporary(place)
                 _download(system, path, found, part)
@@ -291,12 +292,12 @@ def local(path: str) -> str:
 
 
 def _files(system: Any, path: str) -> dict[str, Any]:
-    """Return what the store says about the files of an artifact, by their paths."""
+    """Return the store's facts about the files of an artifact, by their paths."""
     manifest = f"{path[: -len(os.path.splitext(path)[1]) or None]}.json"
     if system.isdir(path):
         found = dict(sorted(system.find(path, detail=True).items()))
         if f"{path}/plan.json" in found:
-            with contextlib.suppress(FileNotFoundError):  # of a folder that is not complete
+            with contextlib.suppress(FileNotFoundError):  # a folder that is not complete has none
                 found[manifest] = system.info(manifest)
         return found
     try:
@@ -309,7 +310,7 @@ def _files(system: Any, path: str) -> dict[str, Any]:
 
 
 def _download(system: Any, path: str, found: dict[str, Any], place: Path) -> None:
-    own.remove_tree(place)  # of a process that was killed
+    own.remove_tree(place)  # a process that was killed may have left a part
     base = os.path.dirname(path)
     for name, facts in found.items():
         file = place / os.path.relpath(name, base)

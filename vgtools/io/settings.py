@@ -58,7 +58,7 @@ def file(default: Any, text: str, *names: str, **more: Any) -> Any:
 
 
 def declared(kind: type[Any], name: str) -> dict[str, Any]:
-    """Return what is declared of a setting, also where a subclass changes its default alone."""
+    """Return the declaration of a setting, also where a subclass changes its default alone."""
     for base in kind.__mro__:
         found = getattr(base, "__dataclass_fields__", {}).get(name)
         if found is not None and found.metadata:

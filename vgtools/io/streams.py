@@ -33,9 +33,9 @@ else:
 
 
 BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
-WINDOW_CHARS = 1 << 25  # of a window of lines: with long ones it ends before its number of lines
-TEXT_CHARS = 1_000_000  # of a text that is tokenised
-_FIRST_BLOCK = 1 << 13  # bytes of a text in which a NUL says that it is binary, as for git
+WINDOW_CHARS = 1 << 25  # most of a window: with long lines it ends before its number of lines
+TEXT_CHARS = 1_000_000  # most of a text that is tokenised
+_FIRST_BLOCK = 1 << 13  # bytes of a text in which a NUL means that it is binary, as for git
 _BLOCK = 1 << 20  # bytes read at a time
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -74,7 +74,7 @@ def _buffered(chunks: Iterator[bytes], file: BinaryIO | None = None) -> BinaryIO
 
 
 def _decompressed(stream: BinaryIO) -> BinaryIO:
-    """Return a stream without a name, decompressed if its first bytes say that it is compressed."""
+    """Return a stream without a name, decompressed if it starts like a compressed file."""
     head = stream.read(1)
     opening = [magic for magic in _MAGIC if head and magic.startswith(head)]
     if opening:
@@ -111,7 +111,8 @@ def _checked(files: Iterable[ShardFile]) -> Iterator[bytes]:
                 why = f"compressed data is cut off or damaged: {error}; remove the file and run"
                 why += " the command that writes the folder again"
                 raise DataError(why, file.path) from None
-            for _ in stored:  # after the end of the compressed data
+            # The hash is over the whole file, also over bytes after the end of the compressed data.
+            for _ in stored:
                 pass
         file.check(digest.hexdigest())
 
@@ -132,7 +133,7 @@ def open_shard(file: ShardFile) -> BinaryIO:
 class Piece:
     """Consecutive lines of an input: those whose first byte is in [start, stop).
 
-    Of a folder of shards, `start` and `stop` count shards, not bytes.
+    In a folder of shards, `start` and `stop` count shards, not bytes.
     """
 
     path: str
@@ -157,8 +158,8 @@ class Piece:
 def open_read(path: str | Path) -> BinaryIO:
     """Open a byte stream of a file or URL: `-` is standard input, `.gz`, `.zst` are decompressed.
 
-    A folder of shards is read as one file. What has no name (`is_unnamed`) is
-    decompressed if it begins like a gzip or zstd file.
+    A folder of shards is read as one file. A stream without a name (`is_unnamed`) is decompressed
+    if it starts like a gzip or zstd file.
 
     Raises:
         DataError: the file is missing, a directory, or unreadable (exit 66); a `.gz` of 0 bytes
@@ -208,14 +209,15 @@ def _refuse_again(name: str) -> None:
 
 
 def _open_piece(piece: Piece) -> tuple[BinaryIO, int | None]:
-    """Return the stream of a piece, at its first line, and how many bytes of lines may begin."""
+    """Return the stream of a piece, at its first line, and the bytes in which its lines start."""
     if is_shards(piece.path):
         return open_shards(piece.path, piece.start, piece.stop), None
     stream = open_read(piece.path)
     if piece.start:
         with file_errors(piece.path, reading=True):
             stream.seek(piece.start - 1)
-            skipped = len(stream.readline()) - 1  # of the line that began before
+            # The line that started before the piece belongs to the piece before.
+            skipped = len(stream.readline()) - 1
     else:
         skipped = 0
     left = None if piece.stop is None else piece.stop - piece.start - skipped
@@ -258,7 +260,7 @@ def raw_lines(path: str | Path) -> Iterator[bytes]:
 
 
 def _text_lines(piece: Piece) -> Iterator[bytes]:
-    """Yield the lines of `_raw_lines`, of what is not binary: no NUL in the first block.
+    """Yield the lines of `_raw_lines`, if they are not binary: no NUL in the first block.
 
     Raises:
         DataError: a byte 0 there (65).
@@ -274,7 +276,7 @@ def _text_lines(piece: Piece) -> Iterator[bytes]:
 
 
 def _undoubted(lines: Iterator[bytes], path: str) -> Iterator[bytes]:
-    """Yield lines; refuse rows of JSON after blank lines in an input whose name does not say so.
+    """Yield lines; refuse rows of JSON after blank lines in an input whose name does not show it.
 
     Raises:
         DataError: by its first line it would be a text, by the first that is not blank, rows (65).
@@ -282,7 +284,7 @@ def _undoubted(lines: Iterator[bytes], path: str) -> Iterator[bytes]:
     for number, line in enumerate(lines, 1):
         text = decode(line, number == 1)
         if number > 1 and text.strip() and is_unnamed(path) and holds_rows(path, text):
-            why = f"is blank, and rows of JSON begin on line {number}; remove blank lines"
+            why = f"is blank, and rows of JSON start on line {number}; remove blank lines"
             raise DataError(why, path, 1)
         yield line
         if text.strip():
@@ -292,7 +294,7 @@ def _undoubted(lines: Iterator[bytes], path: str) -> Iterator[bytes]:
 
 @dataclass
 class TextStats:
-    """What reading a text counts."""
+    """Counts of a text that is read."""
 
     lines: int = 0
     replaced: int = 0  # lines with bytes that are not UTF-8, replaced by U+FFFD
@@ -424,16 +426,17 @@ def jsonl_rows(
 def holds_rows(path: str | Path, first: str, keys: Iterable[str] = ("text",)) -> bool:
     """Return whether an input holds JSON lines; the one rule for every command.
 
-    A name decides if there is one: `.jsonl`, compressed or not. What has none (`is_unnamed`) holds
-    JSON lines if its first line is a JSON object with the keys that the command needs.
+    A name decides if there is one: `.jsonl`, compressed or not. A stream without a name
+    (`is_unnamed`) holds JSON lines if its first line is a JSON object with the keys that the
+    command needs.
 
     Args:
         path: the input.
         first: its first line.
-        keys: what each row must have.
+        keys: the keys that each row must have.
 
     Raises:
-        DataError: a first line that begins like JSON and is not such a row.
+        DataError: a first line that starts like JSON and is not such a row.
     """
     if is_jsonl(path) or not is_unnamed(path):
         return is_jsonl(path)
@@ -447,7 +450,7 @@ def holds_rows(path: str | Path, first: str, keys: Iterable[str] = ("text",)) ->
         return True
     if re.match(r'\{\s*"', first):
         names = " and ".join(f'"{key}"' for key in keys)
-        why = f"begins like JSON, but is not an object with {names}; name a text file .txt"
+        why = f"starts like JSON, but is not an object with {names}; name a text file .txt"
         raise DataError(why, path, 1)
     return False
 
@@ -482,19 +485,19 @@ def read_texts(path: str | Path, stats: TextStats | None = None) -> Iterator[str
 
 @dataclass
 class Window:
-    """Consecutive input lines, and what is needed to resume after them."""
+    """Consecutive input lines, and the state that resumes after them."""
 
     path: str
     first: int  # line number of lines[0], counted from 1, in its piece of the input
     lines: list[str]
-    # sha256 of every raw byte of the input up to the window's end; of a folder of shards, that of
-    # its list, which has the hash of each.
+    # sha256 of every raw byte of the input up to the window's end; for a folder of shards its
+    # list's, which has the hash of each.
     digest: str
     replaced: int = 0  # lines of the window that had bytes which are not UTF-8
     jsonl: bool | None = None  # the lines are JSON objects, by `holds_rows`; None: by the name
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the lines as rows with a "text": those of JSON lines, else {"text": line}.
+        """Return the lines as rows with a "text": rows of JSON lines, else {"text": line}.
 
         Raises:
             DataError: a row has no "text", or one that is too long; with file and line.

@@ -1,8 +1,8 @@
 """Hashes of files, each computed once; and files that another process has checked.
 
-Of several processes that read the same files, the first one notes the hashes that it computes
-(`noting`), and the others take them over (`trusting`) for files that look the same to them. Scans
-of values, which cost as much, ask `trusted`.
+If several processes read the same files, the first notes the hashes that it computes (`noting`),
+and the others take them over (`trusting`) for files that look the same to them. Scans of values,
+which cost as much, ask `trusted`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def noting() -> Iterator[dict[Stamp, str]]:
 
 @contextmanager
 def trusting(known: Mapping[Stamp, str]) -> Iterator[None]:
-    """Take over what another process collected."""
+    """Take over the hashes that another process collected."""
     global _known
     _known = known
     try:
@@ -69,12 +69,12 @@ def trusting(known: Mapping[Stamp, str]) -> Iterator[None]:
 
 
 def trusted() -> bool:
-    """Return whether another process has checked what is read now."""
+    """Return whether another process has checked the files that are read now."""
     return _known is not None
 
 
 def stamp(path: str | Path | int) -> tuple[int, ...] | None:
-    """Return numbers that change whenever a file, or an open one, does; None if it is not there."""
+    """Return numbers that change whenever a file, named or open, does; None if it is not there."""
     try:
         facts = os.stat(path)
     except (OSError, ValueError):

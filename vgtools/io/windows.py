@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from vgtools.io.streams import WINDOW_CHARS, Window
 
-_FIRST_WINDOW = 64  # lines: what a person waits for before the first row
+_FIRST_WINDOW = 64  # lines: a person waits so long for the first row
 Prepared = TypeVar("Prepared")
 Result = TypeVar("Result")
 
@@ -20,9 +20,9 @@ def growing_windows(
 ) -> Iterator[Window]:
     """Join small windows into larger ones, each four times the last up to `size` lines.
 
-    So the first rows come early. Where a window ends depends on the line it begins at and on its
-    lines, not on where this run began: a compressed output has one frame per window, and a resumed
-    one gets the same bytes.
+    So the first rows come early. Where a window ends depends on the line it starts at and on its
+    lines, not on where this run started: a compressed output has one frame per window, and a
+    resumed output gets the same bytes.
     """
     joined: Window | None = None
     unit = 0  # lines of a small window
@@ -30,7 +30,7 @@ def growing_windows(
     edge = 0  # line at which it ends, at the latest
     held = 0  # characters of it
     for window in windows:
-        if joined is not None and window.first == 1:  # the next piece of the input begins
+        if joined is not None and window.first == 1:  # the next piece of the input starts
             yield joined
             joined = None
         if joined is None and window.first == 1:
@@ -67,12 +67,12 @@ def pipelined(
 ) -> Generator[tuple[Window, Result], None, None]:
     """Yield each window with its result, in order.
 
-    The next ones are read, prepared and computed meanwhile, each in a thread of its own.
+    The next windows are read, prepared and computed meanwhile, each in a thread of its own.
 
     Args:
-        windows: of input lines.
-        prepare: what the host does, such as parsing and tokenising.
-        compute: what the device does with that.
+        windows: windows of input lines.
+        prepare: the host's part, such as parsing and tokenising.
+        compute: the device's part, given the result of `prepare`.
         cancel: makes work in another thread end soon; called where the windows end early.
     """
     host = ThreadPoolExecutor(1)
