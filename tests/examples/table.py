@@ -145,7 +145,7 @@ ROWS = (
     Row("grounding", "", "search-k", "lowest with object", files="FLICKR=", toy="KS='1 2'"),
     Row("grounding", "", "table1", "n36|MiB"),
     Row("grounding", "", "table2", "Wiki-BC|object1|COCO"),
-    Row("grounding", "", "table3-paper", "object|vuan"),
+    Row("grounding", "", "table3-paper", "object|VUAN"),
     Row("grounding", "", "fig4 figure4", "small/fig4/fig4.png"),
     Row("grounding", "", "fig4", "paper/fig4.png", files="FLICKR="),
     # -------------------------------------------------------------------------- visual-awareness
