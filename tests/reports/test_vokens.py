@@ -17,7 +17,7 @@ from rich.console import Console
 
 from tests.tiny.report import check_policy
 from vgtools.io.errors import DataError, Exit
-from vgtools.reports import vokens
+from vgtools.reports import sheets, vokens
 from vgtools.reports.page import ImageFile
 from vgtools.reports.vokens import Bank, Pictures, Sentence, Token
 
@@ -332,7 +332,7 @@ def test_a_sheet_wraps_and_marks_what_is_missing(pictures: Pictures) -> None:
 def test_a_sheet_says_which_characters_its_font_lacks(
     pictures: Pictures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vokens, "fonts", lambda size: (ImageFont.load_default(size),))
+    monkeypatch.setattr(sheets, "fonts", lambda size: (ImageFont.load_default(size),))
     _, lacking = vokens.sheet([sentence("café 漢字 naïve", [0, 1, 2])], pictures)
     assert lacking == ["é", "ï", "字", "漢"]
 

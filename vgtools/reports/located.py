@@ -15,9 +15,9 @@ import numpy as np
 from vgtools.images.maps import Located, read_heat
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount
-from vgtools.reports.drawing import ACCENT, GREY, INK, first_fit, fonts
+from vgtools.reports.drawing import ACCENT, GREY, INK, first_fit
 from vgtools.reports.page import data_uri, readable, render
-from vgtools.reports.sheets import CAPTION, EDGE, TITLE, WIDTH, Sheet, Tile
+from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
 from vgtools.reports.vokens import Bank, Pictures, cell
 from vgtools.systems.visual_awareness.localisation import enlarged
 
@@ -246,15 +246,13 @@ def sheet(found: Sequence[Found], pictures: Sequence[Pictures]) -> tuple[bytes, 
     place = pictures[0]
     number = {name: row for row, name in enumerate(place.bank.ids)}
     layout = Sheet()
-    captions = fonts(CAPTION)
-    headings = fonts(TITLE)
     at = 0  # number of a query among all
     for _, each in groupby(found, lambda each: (each.image, each.located.query.text)):
         group = list(each)
         first = group[0]
         spanned = any(one.located.query.span for one in group)
         title = first.located.query.text if spanned else first.image
-        y = layout.heading(first.line, title, captions, headings) + 8
+        y = layout.heading(first.line, title) + 8
         x = float(EDGE)
         opened = place.image(number[first.image], 2 * _HEIGHT)
         wide = min(_HEIGHT * (opened.width / opened.height if opened else 4 / 3), WIDTH - 2 * EDGE)
@@ -263,11 +261,11 @@ def sheet(found: Sequence[Found], pictures: Sequence[Pictures]) -> tuple[bytes, 
                 x = EDGE
                 y += _HEIGHT + CAPTION + 30
             layout.tiles.append(Tile(x, y, wide, _HEIGHT, at))
-            font = first_fit(readable(one.sought), captions)
+            font = first_fit(readable(one.sought), layout.captions)
             shown = _fitted(readable(one.sought), font, wide - 70)
             layout.write(x, y + _HEIGHT + 8, shown, font, INK)
             colour = ACCENT if one.hit else GREY
-            layout.write(x + wide, y + _HEIGHT + 8, one.verdict, captions[0], colour, "ra")
+            layout.write(x + wide, y + _HEIGHT + 8, one.verdict, layout.captions[0], colour, "ra")
             x += wide + _GAP
             at += 1
         layout.height = y + _HEIGHT + CAPTION + 30 + EDGE * 0.4

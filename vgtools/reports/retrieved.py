@@ -18,8 +18,8 @@ from vgtools.io.errors import DataError, amount
 from vgtools.io.names import bare
 from vgtools.reports.drawing import GREY, INK, first_fit, fonts
 from vgtools.reports.page import readable, render
-from vgtools.reports.sheets import CAPTION, EDGE, TITLE, WIDTH, Sheet, Tile
-from vgtools.reports.vokens import Bank, Pictures, cell
+from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
+from vgtools.reports.vokens import Bank, Pictures, Thumbnails, cell
 from vgtools.text.retrieved import read_retrieved
 
 if TYPE_CHECKING:
@@ -146,25 +146,14 @@ def page(
     total = sum(map(len, used))
     # Pages of many pictures show them smaller, so that a page stays some megabytes.
     side = 320 if total <= 400 else 240 if total <= 1000 else 160
-    selectors = dict[str, list[str]]()  # for each picture; rows with the same picture share it
+    thumbnails = Thumbnails(side)
     looks = dict[tuple[int, int], str]()
     shown = dict[str, dict[str, str]]()
     for number, (place, rows) in enumerate(zip(pictures, used, strict=True)):
         for row in rows:
-            uri = place.uri(row, side)
             name = f"p{number}-{row}"
-            entry = {"id": readable(place.bank.ids[row]), "name": readable(place.name(row))}
-            look = name
-            if uri is None:
-                look = "gone"
-                entry["gone"] = readable(place.missing[row])
-            else:
-                look += " art" if uri.startswith("data:image/svg") else ""
-                selectors.setdefault(uri, []).append(f".{name}")
-            looks[number, row] = look
-            shown[name] = entry
-    thumbnails = [f"{','.join(s)}{{background-image:url({u})}}\n" for u, s in selectors.items()]
-    counts = [amount(len(texts), "text"), amount(len(selectors), "picture")]
+            looks[number, row], shown[name] = thumbnails.add(name, place, row)
+    counts = [amount(len(texts), "text"), amount(len(thumbnails), "picture")]
     bare = sum(not hits.images for text in texts for hits in text.hits)
     if bare:
         counts.append(f"{amount(bare, 'row')} without images")
@@ -175,7 +164,7 @@ def page(
         title,
         {"pictures": shown},
         shared=["rows"],
-        styles=["".join(thumbnails)],
+        styles=[thumbnails.css],
         credit=credit,
         more=more,
         counts=", ".join(counts),
@@ -246,8 +235,6 @@ def sheet(
     Source: Sileo 2021 (Grounding strategies), figure 4.
     """
     layout = Sheet()
-    captions = fonts(CAPTION)
-    headings = fonts(TITLE)
     widest = max((len(h.images) for text in texts for h in text.hits), default=1)
     columns = min(max(widest, 1), 16)
     abreast = min(len(sources), max(1, 8 // columns))  # strategies side by side
@@ -256,7 +243,7 @@ def sheet(
     names = [readable(source.name)[:60] if len(sources) > 1 else "" for source in sources]
     row_of = [{name: row for row, name in enumerate(place.bank.ids)} for place in pictures]
     for text in texts:
-        top = layout.heading(text.line, text.text, captions, headings) + 8
+        top = layout.heading(text.line, text.text) + 8
         end = top
         for number, hits in enumerate(text.hits):
             line, place = divmod(number, abreast)

@@ -10,7 +10,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgtools.io.errors import DataError, Exit
-from vgtools.reports.drawing import ACCENT, GREY, INK, LINE, PAPER, first_fit, lacks
+from vgtools.reports.drawing import ACCENT, GREY, INK, LINE, PAPER, first_fit, fonts, lacks
 from vgtools.reports.page import readable
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Sheet:
     # x, y, text, font, colour, anchor
     texts: list[tuple[float, float, str, FreeTypeFont, str, str]] = field(default_factory=list)
     rules: list[float] = field(default_factory=list)
+    captions: Sequence[FreeTypeFont] = field(default_factory=lambda: fonts(CAPTION))
+    headings: Sequence[FreeTypeFont] = field(default_factory=lambda: fonts(TITLE))
     lacking: set[str] = field(default_factory=set)  # characters that no font has
 
     def write(
@@ -58,23 +60,17 @@ class Sheet:
         self.texts.append((x, y, text, font, colour, anchor))
         self.lacking |= lacks(text, font)
 
-    def heading(
-        self,
-        line: int,
-        text: str,
-        captions: Sequence[FreeTypeFont],
-        headings: Sequence[FreeTypeFont],
-    ) -> float:
+    def heading(self, line: int, text: str) -> float:
         """Add a text with its line number, and return where it ends."""
         y = self.height
         if self.texts:
             self.rules.append(y)
             y += EDGE * 0.75
         number = str(line)
-        self.write(EDGE, y + TITLE - CAPTION, number, captions[0], GREY)
-        indent = EDGE + captions[0].getlength(number) + 18
+        self.write(EDGE, y + TITLE - CAPTION, number, self.captions[0], GREY)
+        indent = EDGE + self.captions[0].getlength(number) + 18
         shown = readable(text[:_LONGEST] + "…" * (len(text) > _LONGEST))
-        font = first_fit(shown, headings)
+        font = first_fit(shown, self.headings)
         colour = INK if text.strip() else GREY
         for part in _lines(shown, font, WIDTH - EDGE - indent) or ["(an empty line)"]:
             self.write(indent, y, part, font, colour)

@@ -22,9 +22,9 @@ from vgtools.io.artifact import manifest_beside, read_made, read_manifest
 from vgtools.io.errors import DataError, Exit, amount, plain
 from vgtools.io.features import read_ids
 from vgtools.io.files import sha256_file
-from vgtools.reports.drawing import GREY, INK, first_fit, fonts
+from vgtools.reports.drawing import GREY, INK, first_fit
 from vgtools.reports.page import ImageFile, image_uri, readable, render, thumbnail
-from vgtools.reports.sheets import CAPTION, EDGE, TITLE, WIDTH, Sheet, Tile
+from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
 from vgtools.text.tokens import WORD
 from vgtools.text.vokens import bank_of, check_rows, hashes_of, is_packed
 
@@ -32,7 +32,6 @@ _T = TypeVar("_T")
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from PIL.ImageFont import FreeTypeFont
     from rich.console import Console
 
 # --------------------------------------------------------------------------------------------- rows
@@ -218,6 +217,39 @@ class Pictures:
         return f"{len(reasons)} of {asked} pictures cannot be shown and have a placeholder: {shown}"
 
 
+class Thumbnails:
+    """The pictures of a page as classes of one style sheet; equal pictures share one image.
+
+    Args:
+        side: most pixels of a side.
+    """
+
+    def __init__(self, side: int) -> None:
+        self._side = side
+        self._selectors = dict[str, list[str]]()  # picture -> classes
+
+    def __len__(self) -> int:
+        return len(self._selectors)
+
+    @property
+    def css(self) -> str:
+        """The style sheet."""
+        return "".join(
+            f"{','.join(names)}{{background-image:url({uri})}}\n"
+            for uri, names in self._selectors.items()
+        )
+
+    def add(self, name: str, pictures: Pictures, row: int) -> tuple[str, dict[str, str]]:
+        """Add a picture under the class `name`; return the classes of its tiles, and its facts."""
+        uri = pictures.uri(row, self._side)
+        image = pictures.bank.ids[row]
+        facts = {"id": readable(image), "name": readable(pictures.name(row))}
+        if uri is None:
+            return "gone", facts | {"gone": readable(pictures.missing[row])}
+        self._selectors.setdefault(uri, []).append(f".{name}")
+        return f"{name} art" if uri.startswith("data:image/svg") else name, facts
+
+
 def used_rows(sentences: Iterable[Sentence], ranks: int | None = None) -> Counter[int]:
     """Count the bank rows that sentences use; `ranks=1` counts best vokens only."""
     return Counter(v for s in sentences for t in s.tokens for v in t.vokens[:ranks] if v >= 0)
@@ -249,20 +281,12 @@ def page(
     used = used_rows(sentences)
     best = used_rows(sentences, 1)
     side = 256 if len(used) <= 600 else 160 if len(used) <= 2000 else 112
-    selectors = dict[str, list[str]]()  # for each picture; rows with the same picture share it
+    thumbnails = Thumbnails(side)
     looks = dict[int, str]()
     shown = dict[str, dict[str, str]]()
     for row in sorted(used):
-        uri = pictures.uri(row, side)
-        entry = {"id": readable(bank.ids[row]), "name": readable(pictures.name(row))}
-        if uri is None:
-            looks[row] = "gone"
-            entry["gone"] = readable(pictures.missing[row])
-        else:
-            looks[row] = f"p{row} art" if uri.startswith("data:image/svg") else f"p{row}"
-            selectors.setdefault(uri, []).append(f".p{row}")
+        looks[row], entry = thumbnails.add(f"p{row}", pictures, row)
         shown[str(row)] = entry | {"look": looks[row]}
-    thumbnails = [f"{','.join(s)}{{background-image:url({u})}}\n" for u, s in selectors.items()]
     facts = bank.facts()
     # Scores are rounded as the tokens show them, so that the slider ends at the best token's score.
     scores = [float(_number(t.score)) for s in sentences for t in s.tokens if t.score is not None]
@@ -284,7 +308,7 @@ def page(
         title,
         {"pictures": shown, "low": low, "high": high, "digits": digits},
         shared=["rows"],
-        styles=["".join(thumbnails)],
+        styles=[thumbnails.css],
         credit=credit,
         more=more,
         counts=", ".join(counts),
@@ -370,28 +394,21 @@ _TILE = 120  # px
 
 
 def _lay(sentences: Sequence[Sentence]) -> Sheet:
-    captions = fonts(CAPTION)
-    headings = fonts(TITLE)
     layout = Sheet()
     for sentence in sentences:
-        y = layout.heading(sentence.line, sentence.text, captions, headings)
-        layout.height = _lay_tokens(layout, sentence, y + 16, captions) + EDGE * 0.6
+        y = layout.heading(sentence.line, sentence.text)
+        layout.height = _lay_tokens(layout, sentence, y + 16) + EDGE * 0.6
     return layout
 
 
-def _lay_tokens(
-    layout: Sheet,
-    sentence: Sentence,
-    y: float,
-    captions: Sequence[FreeTypeFont],
-) -> float:
+def _lay_tokens(layout: Sheet, sentence: Sentence, y: float) -> float:
     """Lay the tokens of a sentence out in rows from y down, and return where they end."""
     x = float(EDGE)
     end = 0
     for number, token in enumerate(sentence.tokens):
         text = sentence.text[token.start : min(token.end, token.start + 60)]
         shown = readable(text).strip() or "·"
-        font = first_fit(shown, captions)
+        font = first_fit(shown, layout.captions)
         while len(shown) > 2 and font.getlength(shown) > WIDTH / 3:
             shown = shown[:-2] + "…"
         width = max(_TILE if token.voken >= 0 else 0, font.getlength(shown) + 10)
