@@ -229,6 +229,7 @@ class _Queue:
                 except lost as error:
                     self._lost(worker, error)
                     continue
+                # Ray runs the calls of an actor in their order: this is the first shard's result.
                 if worker.ready:
                     self.deaths.pop(worker.shards.popleft(), None)
                     open_shards -= 1
@@ -299,6 +300,7 @@ class _Queue:
         # A worker may be lost only because it is out of reach: killed, it cannot work on.
         ray.kill(worker.actor)
         self.tasks = {task: other for task, other in self.tasks.items() if other is not worker}
+        # Only the first shard was being done, and can be the cause; the next was waiting.
         shard = worker.shards[0] if worker.shards else None
         what = "before it was ready" if shard is None else f"with {self.unit} {shard}"
         reason = str(error).strip().splitlines()[-1].strip().partition(". ")[0]

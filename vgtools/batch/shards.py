@@ -114,6 +114,7 @@ class Attempt:
 
     def commit(self, state: Mapping[str, Any]) -> None:
         """Note the state, whose "counts" the commit of the shard will have."""
+        # A try is never resumed, so that its bytes need not be safe before it is finished.
         for part in self._parts:
             part.flush(sync=False)
         self.state = dict(state)
@@ -134,6 +135,7 @@ class Attempt:
             counts = self.state.get("counts", {})
             facts = {key: value for key, value in facts.items() if key not in counts}
             files = dict(zip(names, made, strict=True))
+            # The commit comes last, so that it names only files that are there and whole.
             record = {"files": files, "counts": counts, "facts": facts, "device": self._device}
             shards.write_commit(number, record)
         except (OSError, DataError) as error:

@@ -288,6 +288,8 @@ def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[str]) -> None:
     Raises:
         DataError: an output is an input (73).
     """
+    # Device and inode are compared: two names, and on some file systems two spellings, may lead to
+    # one file.
     read = [os.stat(name) for name in inputs if not is_url(name) and os.path.exists(name)]
     for output in outputs:
         if os.path.exists(output) and any(os.path.samestat(os.stat(output), one) for one in read):

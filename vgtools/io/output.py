@@ -245,6 +245,7 @@ class Output:
 
     def commit(self, state: Mapping[str, Any]) -> None:
         """Make all writes so far safe, record the state to resume from, and stop if asked to."""
+        # The bytes are on the disk before the journal that promises them.
         self._flush()
         self.state = dict(state)
         if self.resumable:
@@ -297,14 +298,17 @@ class Output:
         known = own.Known(before, files)
         with file_errors(finals[0], reading=False):
             for final in reversed(finals):
+                # A part that is not there has its final name already, from before a kill.
                 if part_path(final).exists():
                     own.replace(part_path(final), final, known)
             for name in before.keys() - files.keys():
                 with contextlib.suppress(DataError):  # the user may have replaced it by now
                     own.remove(manifest.with_name(name), known)
+            # The renames must survive a power cut that the manifest survives.
             sync_dir(finals[0].parent)
         entries = [entry for entry in journal["inputs"]["files"] if entry["path"] != "-"]
         write_manifest(finals[0], files, entries, **journal["manifest"])
+        # The journal goes last: as long as it is there, a kill is repaired by publishing again.
         own.remove(self._journal, _IS_JOURNAL)
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -318,6 +322,7 @@ class Output:
         try:
             for part in self._parts:
                 part.close(failed=True)
+                # Without a journal nothing was committed, and nothing can resume from the part.
                 if failed and not self._journal.exists():
                     own.remove(part_path(part.final), self._is_own_part)
         finally:

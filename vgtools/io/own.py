@@ -123,6 +123,8 @@ def is_sealed(path: Path) -> bool:
     """Return whether a page or picture has the seal of its content."""
     data = path.read_bytes()
     if data.endswith(_PNG_END):
+        # The hex digits of a sha256 are always 64, so that the chunk has a fixed length and is cut
+        # out without parsing the picture.
         size = len(_chunk(bytes(64))) + len(_PNG_END)
         rest = data[:-size] + _PNG_END
         return data == sealed(rest)
@@ -153,12 +155,14 @@ def check(path: str | Path, ours: Proof = is_claimed) -> None:
     """
     path = Path(path)
     with file_errors(path, reading=False):
+        # Not `stat`, which follows a link: a link is refused whatever it leads to.
         try:
             facts = os.lstat(path)
         except FileNotFoundError:
             return
         if not stat.S_ISREG(facts.st_mode):
             raise planted(path)
+        # An empty file needs no proof, because nothing of it can be lost.
         if not facts.st_size or is_temporary(path) or ours(path):
             return
     raise not_ours(path)
@@ -212,6 +216,8 @@ def reopen(path: Path, create: bool = False) -> int:
         if os.path.islink(path) or os.path.isdir(path):
             raise planted(path) from None
         raise
+    # A file with two hard links may be somebody's own under a planted second name; writing to it
+    # would damage it under both.
     facts = os.fstat(fd)
     if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
         os.close(fd)
@@ -253,6 +259,7 @@ def remove_tree(folder: str | Path, names: Iterable[str] = ("*",)) -> None:
     if not is_temporary(folder) and not is_claimed(folder / "x"):
         raise not_ours(folder)
     patterns = tuple(names)
+    # In reverse order the contents of a folder come before the folder, which is empty by then.
     for file in sorted(folder.rglob("*"), reverse=True):
         if file.is_dir() and not file.is_symlink():
             remove_folder(file)
@@ -264,6 +271,8 @@ def remove_tree(folder: str | Path, names: Iterable[str] = ("*",)) -> None:
 def swap(new: Path, folder: Path) -> None:
     """Give a folder its name, which is free or taken by one that `claim` declared to be vg's."""
     old = folder.with_name(f".{folder.name}.vg.old")
+    # No rename replaces a folder that has contents: the old folder moves away first, and a kill in
+    # between leaves it under a name that the next call removes.
     remove_tree(old)
     if folder.exists():
         if not is_claimed(folder / "x"):
@@ -318,6 +327,7 @@ def atomic_write(
                 remove(new)
                 return
             check(path, ours)
+            # The descriptor stays open until the rename, because closing it releases the lock.
             with open(fd, "wb", closefd=False) as stream:
                 stream.write(data)
                 stream.flush()
@@ -419,6 +429,8 @@ def _is_locked(fd: int, path: Path) -> bool:
     """Lock an open file; return whether that is done and its name still leads to it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Between opening and locking, another process may have removed the file and created a new
+        # one; the lock of the removed file would keep nobody out.
         return os.fstat(fd).st_ino == os.stat(path, follow_symlinks=False).st_ino
     except (BlockingIOError, FileNotFoundError):
         return False

@@ -143,6 +143,8 @@ class Lock:
     def release(self) -> None:
         """Remove the lock file and release the lock."""
         if self._fd >= 0:
+            # The file is removed while its lock is held: after the release another process could
+            # have taken it, and would lose its file.
             try:
                 with contextlib.suppress(OSError, DataError):
                     own.remove(self.path, _OURS)
@@ -184,6 +186,7 @@ class Stop:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
+            # The former handlers are back when the signal comes again: it ends the process.
             self.__exit__(None, None, None)
             os.kill(os.getpid(), number)
             return

@@ -269,6 +269,8 @@ def fetch(url: str) -> Path:
     """
     with _about(url):
         system, path = _system(url.rstrip("/"))
+        # The facts of all files are part of the key: a changed artifact gets a folder of its own,
+        # and a process that has mapped the old copy keeps it.
         found = _files(system, path)
         versions = map(str, found.values())
         key = hashlib.sha256("\n".join([url, *found, *versions]).encode()).hexdigest()

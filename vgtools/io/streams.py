@@ -215,6 +215,8 @@ def _open_piece(piece: Piece) -> tuple[BinaryIO, int | None]:
     stream = open_read(piece.path)
     if piece.start:
         with file_errors(piece.path, reading=True):
+            # One byte earlier: if it is a line end, a line starts exactly at the piece, and only
+            # this byte is skipped.
             stream.seek(piece.start - 1)
             # The line that started before the piece belongs to the piece before.
             skipped = len(stream.readline()) - 1
@@ -566,6 +568,7 @@ def read_windows(
                 digest.update(raw)
             if number == 1:
                 jsonl = holds_rows(path, decode(raw, True))
+            # The lines that an earlier run has done are read again for their hash alone.
             if total <= done:
                 if total == done:
                     _check_prefix(path, done, digest.hexdigest(), state)

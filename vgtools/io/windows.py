@@ -38,6 +38,8 @@ def growing_windows(
             target = min(first, size)
         unit = unit or len(window.lines)
         edge = edge or -(-target // unit) * unit
+        # A resumed run starts in the middle of the input; the edges before it are counted without
+        # their lines.
         while joined is None and edge < window.first:
             target = min(4 * target, size)
             edge += -(-target // unit) * unit
@@ -94,6 +96,7 @@ def pipelined(
             done, result = pending.popleft()
             yield done, result.result()
     except BaseException:
+        # A long computation is asked to end before `shutdown` waits for it.
         cancel()
         raise
     finally:
