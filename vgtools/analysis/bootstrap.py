@@ -29,9 +29,9 @@ def with_interval(name: str, value: float, samples: Array, scale: float = 1.0) -
 
     Args:
         name: NAME.
-        value: that of all items.
-        samples: (S,) those of the samples.
-        scale: factor of the three, 100 for per cent.
+        value: value of all items.
+        samples: (S,) values of the samples.
+        scale: factor of the three, 100 for percent.
     """
     numbers = (value, *ends(samples))
     keys = (name, f"{name}_low", f"{name}_high")

@@ -18,7 +18,7 @@ _BLOCK = 1 << 22  # numbers held at a time: 32 MB
 
 
 def at_k(ranks: Array) -> dict[str, float]:
-    """Return R@1, R@5 and R@10 in per cent from ranks that start at 1; 0 without ranks."""
+    """Return R@1, R@5 and R@10 in percent from ranks that start at 1; 0 without ranks."""
     return {f"r{k}": round(100 * float((ranks <= k).mean()), 2) if len(ranks) else 0.0 for k in KS}
 
 

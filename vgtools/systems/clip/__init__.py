@@ -1,7 +1,7 @@
 """Radford et al. 2021: Learning Transferable Visual Models From Natural Language Supervision.
 
-It is none of the five papers: `vg pretrain clip` makes a small CLIP where the weights of the
-published one, which XDBERT needs as its teacher, are not at hand.
+It is not among the five papers: `vg pretrain clip` makes a small CLIP where the published weights,
+which XDBERT needs for its teacher, are not at hand.
 """
 
 # Where each section of the paper is implemented: `module.definition` of this package.

@@ -19,7 +19,7 @@ MILESTONES = (2, 3, 4, 5, 6)  # epochs, counted from 0, at whose start the rate 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrieverSettings:
-    """What a retriever is made of, and its loss."""
+    """The shape of a retriever, and its loss."""
 
     text: Literal["sru", "encoder"] = value(
         "sru",

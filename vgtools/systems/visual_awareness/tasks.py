@@ -182,6 +182,6 @@ class FusedLearner(Learner):
         return with_images(text, *self.images.gather(inputs.of(units[part::parts]), self.device))
 
     def save(self, tuner: Any, encoder: Encoder, folder: Path) -> None:
-        """Write the model as transformers opens it, and its fusion beside it."""
+        """Write the model as transformers opens it, and its fusion next to it."""
         save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner)))
         save_fusion(folder, tuner.fusion, self.images.features.backbone)

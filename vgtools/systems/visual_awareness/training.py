@@ -189,7 +189,7 @@ def evaluate(retriever: Any, captions: Captions, reader: Reader, feats: Any) -> 
 
 
 def _measured(ranks: Array) -> dict[str, float]:
-    """Return R@k in per cent, and the median, of ranks that start at 1."""
+    """Return R@k in percent, and the median, of ranks that start at 1."""
     return at_k(ranks) | {"median_rank": float(np.median(ranks))}
 
 

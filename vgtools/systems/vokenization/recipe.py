@@ -1,7 +1,7 @@
 """The settings of a matcher (section 3.2), without torch, so that `--help` reads the defaults.
 
 The defaults are the recipe that measured best on captions (examples/vokenization/LOG.md); the
-preset `text` measured best on running text: photos that follow the word, if they are those of
+preset `text` measured best on running text: photos that follow the word, if they are the photos of
 training.
 
 Source: Tan & Bansal 2020 (Vokenization), section 3.2, appendix A.1 and the published code, for the
@@ -19,7 +19,7 @@ from vgtools.io.settings import FIRST, count, preset, value
 
 @dataclass(frozen=True, kw_only=True)
 class MatcherSettings:
-    """What a matcher is made of, and its loss."""
+    """The shape of a matcher, and its loss."""
 
     hidden: int = count(512, "Hidden width of the MLPs", presets={"paper": 256, "text": 1024})
     dim: int = count(256, "Width of the shared space", presets={"paper": 64, "text": 512})

@@ -284,7 +284,7 @@ class FullTuner(nn.Module):
 class FullLearner(Learner):
     """Learner of tasks of texts: the full model of a run.
 
-    The run is one of `vg pretrain xdbert`, or what `save_full` wrote.
+    The run is a run of `vg pretrain xdbert`, or a model that `save_full` wrote.
 
     Source: Hsu et al. 2022, appendix C.3 and table 8.
     """
