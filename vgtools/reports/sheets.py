@@ -40,7 +40,7 @@ class Sheet:
 
     height: float = float(EDGE)
     tiles: list[Tile] = field(default_factory=list)
-    # x, y, text, font, colour, anchor
+    # Each text is x, y, text, font, colour and anchor.
     texts: list[tuple[float, float, str, FreeTypeFont, str, str]] = field(default_factory=list)
     rules: list[float] = field(default_factory=list)
     captions: Sequence[FreeTypeFont] = field(default_factory=lambda: fonts(CAPTION))

@@ -142,7 +142,7 @@ def surface(layer: Tensor, mask: Tensor, targets: Tensor) -> tuple[Tensor, Tenso
     Source: Clark et al. 2019, sections 3.1 to 3.3.
     Deviation: entropies are exact; the published code mixes in a uniform 0.0001 first.
     """
-    # (B, T), a token's weight in the mean of its text
+    # (B, T): padding weighs nothing in the mean of a text.
     share = (mask / mask.sum(1, keepdim=True)).to(layer.dtype)
     received = torch.einsum("bhqk,bq->bhk", layer, share)
     special = torch.einsum("bhk,bck->ch", received, targets.to(layer.dtype))  # (3, H)

@@ -210,7 +210,7 @@ def info_nce(texts: Tensor, photos: Tensor, own: Tensor, scale: Tensor | float) 
     """
     logits = scale * texts @ photos.T  # (B, C)
     to_photo = F.cross_entropy(logits, own)
-    # log probability of each caption, for its photo
+    # These are the log probabilities of each caption for its photo.
     mine = logits.log_softmax(0).gather(1, own[:, None])[:, 0]
     # A photo's target is spread over its captions in the batch, one over their number for each.
     share = 1 / own.bincount(minlength=len(photos))[own].to(mine.dtype)

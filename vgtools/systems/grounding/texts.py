@@ -143,7 +143,7 @@ class Texts:
         # Byte-level tokens can share a character: visible text starts after the last hidden end and
         # stops before the next hidden start.
         first = np.where(hidden, spans[:, 0], len(text))
-        # last end of a hidden token so far
+        # The running maximum carries the last hidden end on to the visible tokens after it.
         closed = np.maximum.accumulate(np.where(hidden, spans[:, 1], 0))
         opened = np.minimum.accumulate(first[::-1])[::-1]  # start of the next hidden token
         parts = list[str]()

@@ -44,7 +44,7 @@ class Retriever(nn.Module):
         self.text = (SruPath if config.text == "sru" else StatePath)(config)
         self.image = ImagePath(config.image_width, config.dim, config.regions, config.dropout)
         if config.loss == "info_nce":
-            # learned scale of the scores
+            # The scale is learned as its logarithm, so that it stays positive.
             self.log_scale = nn.Parameter(torch.tensor(math.log(14.0)))
 
     def embed_images(self, feats: Tensor) -> Tensor:

@@ -185,7 +185,7 @@ class VisualBert(nn.Module):
         both = torch.cat([words, visual.to(words.dtype)], 1)  # (B, T + R, H)
         both = text.dropout(text.LayerNorm(both))
         mask = torch.cat([text_mask, region_mask], 1)[:, None, None]  # (B, 1, 1, T + R)
-        # positions that the text's layers see
+        # With late fusion the text's layers see the text alone.
         count = both.shape[1] if self.joint is None else ids.shape[1]
         states = both[:, :count]
         for layer in self.lm.bert.encoder.layer:

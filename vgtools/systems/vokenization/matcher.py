@@ -45,7 +45,7 @@ class TokenImageMatcher(nn.Module):
             _mlp(config.text_width, config) if config.sentence and config.level == "token" else None
         )
         if config.loss == "info_nce":
-            # learned scale of the logits
+            # The scale is learned as its logarithm, so that it stays positive.
             self.log_scale = nn.Parameter(torch.tensor(math.log(14.0)))
             if config.word_loss:
                 self.log_word_scale = nn.Parameter(torch.tensor(math.log(14.0)))

@@ -37,7 +37,7 @@ class Recipe(Masking):
     """How blocks become inputs and labels."""
 
     seed: int = 0  # decides order, masks, partners and choices
-    # share of the student's tokens to mask, and of the teacher's tokens to predict
+    # This is the share of the student's tokens to mask, and of the teacher's tokens to predict.
     rate: float = 0.15
     match: bool = True  # the teacher reads another text for half of the rows
 
