@@ -125,6 +125,7 @@ def extract(
                     yield next_batch()
             while pending:
                 yield next_batch()
+        # Whoever reads the batches may stop early: groups that wait must not be computed then.
         finally:
             for _, _, future in pending:
                 future.cancel()

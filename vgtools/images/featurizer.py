@@ -149,6 +149,7 @@ class Featurizer:
             except (RuntimeError, MemoryError) as error:
                 one = "one image per step; use another --device or backbone"
                 make_room(error, one if size == 1 else "")
+                # Another thread may have halved it already.
                 self.size = min(self.size, size // 2)
                 continue
             start += count

@@ -357,6 +357,7 @@ def _rounded(heat: Array) -> Array:
     largest = float(np.abs(heat).max())
     if not largest:
         return heat
+    # Digits are counted from the largest number: heat has no fixed unit.
     return np.round(heat, _DIGITS - 1 - math.floor(math.log10(largest)))
 
 

@@ -183,6 +183,7 @@ def _cuts(featurizer: Featurizer) -> bool:
 def _outer(box: Array) -> tuple[int, int, int, int]:
     """Return the whole pixels that a box touches."""
     x1, y1, x2, y2 = box.tolist()
+    # A box within one pixel covers that pixel: a crop without area has no features.
     left, top = int(x1), int(y1)
     return left, top, max(math.ceil(x2), left + 1), max(math.ceil(y2), top + 1)
 

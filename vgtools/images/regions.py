@@ -143,6 +143,7 @@ class Regions:
         )
         if self.most is None or len(found) <= self.most:
             return found
+        # Stable, so that the first of equally confident regions are kept, on every machine.
         best = np.argsort(-found.confidence, kind="stable")[: self.most]
         return pick(found, np.sort(best))
 

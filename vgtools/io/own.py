@@ -429,8 +429,8 @@ def _is_locked(fd: int, path: Path) -> bool:
     """Lock an open file; return whether that is done and its name still leads to it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between opening and locking, another process may have removed the file and created a new
-        # one; the lock of the removed file would keep nobody out.
+        # Between opening and locking, another process may have replaced the file; the lock of the
+        # removed file would keep nobody out.
         return os.fstat(fd).st_ino == os.stat(path, follow_symlinks=False).st_ino
     except (BlockingIOError, FileNotFoundError):
         return False

@@ -25,7 +25,7 @@ def value(
     Args:
         default: its value; `...` if it must be given.
         text: its help; where the preset `paper` has a value, that is added, and a full stop.
-        *names: of the flag, where it has a short one or is not called like the field.
+        *names: names of the flag, where it has a short name or is not called like the field.
         presets: its value by the name of a preset.
         **more: other arguments of `typer.Option`, `metavar` or `min` for example, and the `topic`
             of its help.
@@ -67,7 +67,7 @@ def declared(kind: type[Any], name: str) -> dict[str, Any]:
 
 
 def entries(config: Any) -> dict[str, Any]:
-    """Return a configuration as `run.json` has it: what the data decide first, then settings."""
+    """Return a configuration as `run.json` has it: fields that the data decide, then settings."""
     fields = sorted(dataclasses.fields(config), key=lambda item: bool(item.kw_only))
     return {item.name: getattr(config, item.name) for item in fields}
 

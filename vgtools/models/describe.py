@@ -40,6 +40,7 @@ def describe(ref: str, *, offline: bool = False) -> dict[str, Any]:
     values = read_json(file, "a transformers configuration")
     kind = values.pop("model_type", None)
     try:
+        # On the meta device a network has all its shapes, and takes no memory.
         with quiet_transformers(), torch.device("meta"):
             config = AutoConfig.for_model(kind, **values)
             if kind in CLIP:

@@ -73,6 +73,7 @@ def save_run(
     path = Path(path)
     claim_run(path, "run.json", is_run_json)
     path.mkdir(parents=True, exist_ok=True)
+    # First, so that a kill while the rest is replaced leaves an incomplete run, not a mixture.
     own.remove(path / "run.json", is_run_json)
     tensors = {name: t.detach().cpu().contiguous() for name, t in weights.items()}
     digest = fingerprint(tensors)

@@ -134,6 +134,7 @@ def generate(net: Any, ids: Tensor, mask: Tensor, how: Decoding) -> list[list[in
     """
     config = net.config
     end = config.eos_token_id
+    # The batch may run until its longest translation must end; `_Longest` ends the others before.
     most = (mask.sum(1) + how.extra).clamp(max=max_positions(config) - 1)
     with quiet_transformers():
         found = net.generate(

@@ -49,6 +49,8 @@ class Answers:
 
         It is exactly 0 where the shares are equal, whatever the numbers of seeds.
         """
+        # Whole numbers are subtracted before the division, which could round two equal shares
+        # to different numbers.
         first, second = self.seeds
         gain = self.right[1] * first - self.right[0] * second
         return np.asarray(gain / (first * second))

@@ -334,6 +334,7 @@ def correct(records: Sequence[Record]) -> None:
     differences = [difference for difference in differences if difference["p"] is not None]
     highest = 0.0
     for number, difference in enumerate(sorted(differences, key=lambda found: found["p"])):
+        # The maximum keeps the order: corrected p-values rise with the p-values.
         highest = max(highest, min(1.0, (len(differences) - number) * difference["p"]))
         difference |= {"p_holm": highest, "significant": highest < SIGNIFICANT}
 

@@ -135,6 +135,7 @@ def known_answers(
 
 def is_held_out(name: str, share: float) -> bool:
     """Return whether an example of this id belongs to the share that is held out."""
+    # A hash of the id, not a draw: the same examples are held out of every version of a file.
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
     return number < share * 2**64
 

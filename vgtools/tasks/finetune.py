@@ -96,6 +96,8 @@ def collate(
         part: number of the part to build, in a step that several processes share.
         parts: number of parts; at most U.
     """
+    # The weight is the whole step's, so that the mean over processes is the mean over its items.
+    # Units are neighbours in length: every `parts`-th gives all processes about the same work.
     whole = inputs.weight(units) / parts
     units = units[part::parts]
     each = inputs.each
@@ -368,7 +370,7 @@ class Learner:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of matrix products."""
+        """The dtype of matrix products."""
         return pick_dtype(self.settings["dtype"])
 
     def new(self, seed: int) -> tuple[Any, Encoder]:

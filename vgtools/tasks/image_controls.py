@@ -56,6 +56,7 @@ def choose_images(
     place = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.intp)
     each = np.empty((len(numbers), found.shape[1]), found.dtype)
     each[place] = found
+    # Not `hash`, which gives a string another number in each process.
     rng = np.random.default_rng([_CONTROL, zlib.crc32(split.encode())])
     if choice == "random":
         drawn = bank[rng.integers(len(bank), size=each.shape)].astype(found.dtype)

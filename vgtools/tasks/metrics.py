@@ -127,6 +127,7 @@ def ranks(values: Array, weights: Array | None = None) -> Array:
     group = np.empty(len(values), np.intp)
     group[order] = np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(values)]))
     ties = np.add.reduceat(w[..., order], starts, axis=-1)  # (..., distinct values)
+    # The cumulative sum is the last rank of each group of ties; half a group back is its mean.
     return np.asarray((np.cumsum(ties, -1) - (ties - 1) / 2)[..., group])
 
 
@@ -310,12 +311,14 @@ def paired_bootstrap(
 
     whole = scores(gold, *runs, None)  # (runs,)
     drawn = _samples([gold, *runs], scores, samples, seed)  # (samples, runs)
+    # The first row is the observed data, and the samples follow, so that both are computed alike.
     cut = [len(sides[0])]
     means = [part.mean(-1) for part in np.split(np.vstack([whole, drawn]), cut, axis=1)]
     value, *_ = differences = means[1] - means[0]
     over_runs = min(map(len, sides)) > 1
     if over_runs:
         pairs = zip(np.split(whole, cut), np.split(drawn, cut, axis=1), strict=True)
+        # A generator of its own: the samples of items are the same with and without it.
         differences[1:] += _other_runs(list(pairs), np.random.default_rng([seed, 1]))
     low, high = np.quantile(differences[1:], [(1 - level) / 2, (1 + level) / 2])
     # Differences that are equal up to the rounding of their sums must count as equal.

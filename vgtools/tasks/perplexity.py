@@ -82,6 +82,7 @@ def summary(
     if not scores.tokens.sum():
         raise ValueError("no word is masked")
     mine = scores.within(groups)
+    # Against a likelihood of 1 everywhere, the difference is the value itself, with its interval.
     nothing = np.zeros(len(mine.tokens))
     found = paired_bootstrap(mean_nll, mine.tokens, nothing, mine.nll, samples=samples, seed=seed)
     record: dict[str, Any] = {
@@ -113,6 +114,7 @@ def groups_of(images: Array) -> Array:
     """
     alone = np.flatnonzero(images < 0)
     groups = np.array(images, np.int64)
+    # Numbers above all images give each text without an image a group that no other text has.
     groups[alone] = groups.max(initial=-1) + 1 + np.arange(len(alone))
     return np.unique(groups, return_inverse=True)[1]
 

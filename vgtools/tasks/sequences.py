@@ -201,6 +201,8 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     """
     if first + second <= room:
         return first, second
+    # Taking one token at a time from the longer text ends either where the shorter is whole, or
+    # with two halves, of which the first is the larger in an odd room.
     kept = min(first, max(room - second, room - room // 2))
     return kept, room - kept
 

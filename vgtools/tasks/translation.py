@@ -176,7 +176,7 @@ class TranslationLearner(Learner):
 
     @property
     def start(self) -> Start:
-        """What the model begins as."""
+        """The model that training starts from."""
         return Start(self.ref, self.settings.get("shape"), self.offline)
 
     def new(self, seed: int) -> tuple[Translator, Encoder]:

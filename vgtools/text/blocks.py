@@ -336,6 +336,7 @@ class Corpus:
         self._shared: tuple[Array, Array] | None = None  # pieces by block, first of each block
         if pack == "best-fit":
             lengths = np.full(int(self._first[-1]), size)
+            # Only the last piece of a section is shorter than a block.
             lengths[self._first[1:] - 1] = (np.diff(self._sections) - 1) % size + 1
             block = best_fit(lengths, size)
             self._shared = np.argsort(block, kind="stable"), row_starts(np.bincount(block))

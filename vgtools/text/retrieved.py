@@ -171,6 +171,7 @@ class Retrieved:
         """
         keys = _hashes(texts)
         place = np.searchsorted(self._keys, keys)
+        # The place of a key above all others is after the end, where nothing can be compared.
         known = place < len(self._keys)
         known[known] = self._keys[place[known]] == keys[known]
         if not known.all():

@@ -185,6 +185,7 @@ def _row(word: str, row_of: Callable[[str], int], stop_words: frozenset[str]) ->
     word = spelling(word)
     if not any(map(str.isalnum, word)):
         return -1
+    # The word as it is comes first, because a possessive may have a vector of its own.
     for form in (word, word.removesuffix("'s")):
         if form in stop_words:
             return -1

@@ -284,7 +284,7 @@ def _epochs(
                 yield _record(config, state, sums, count, gradient, end=False)
                 sums = {}
                 count = 0
-                model.train()
+                model.train()  # the caller may have evaluated the model between two records
         if not state.batch:
             raise DataError("there is nothing to train on: no batch in an epoch", code=Exit.DATA)
         state.epoch += 1
@@ -326,6 +326,7 @@ def _step(
         del totals["loss"]
         means = (f" {name} {total / len(group)}" for name, total in totals.items())
         raise _diverged("the loss", state, ",".join(means))
+    # Without clipping the norm is computed all the same, for the record and the check below.
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
     for parameters in optimizer.param_groups:
         parameters["lr"] = learning_rate(config, state.step) * parameters["rate"]

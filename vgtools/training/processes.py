@@ -243,6 +243,7 @@ def gather(tensor: Tensor) -> list[Tensor]:
     import torch
     from torch import distributed
 
+    # NCCL, which joins GPUs, cannot send tensors of the CPU.
     device = torch.device("cuda") if distributed.get_backend() == "nccl" else tensor.device
     tensors = [torch.empty_like(tensor, device=device) for _ in range(world())]
     with _answered():

@@ -474,6 +474,7 @@ class TrainingRun:
 
     def save(self) -> None:
         """Write a checkpoint and the records so far; every process calls it, the first writes."""
+        # The best weights come first: no checkpoint may name weights that are not on the disk.
         if self._unwritten is not None:
             atomic_write(self._best, self._unwritten)
             self._unwritten = None

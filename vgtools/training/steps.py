@@ -270,6 +270,7 @@ def steps_by_tokens(lengths: Array, tokens: int) -> list[Array]:
         lengths: (U,) tokens per unit.
         tokens: most tokens of a step; a longer unit is a step by itself.
     """
+    # Stable, so that units of equal length have the same order on every machine, and so the cut.
     order = np.argsort(lengths, kind="stable")
     ends = np.cumsum(lengths[order])
     cuts = [0]

@@ -132,6 +132,7 @@ def rows(
 
 def most_likely(outputs: Array) -> tuple[Array, Array]:
     """Return (N,) the best of (N, C) logits, and (N,) its probability (softmax)."""
+    # The largest logit is subtracted, so that exp cannot overflow; its own term is then 1.
     probability = 1 / np.exp(outputs - outputs.max(1, keepdims=True)).sum(1)
     return outputs.argmax(1), probability
 

@@ -260,6 +260,7 @@ def best_span(inputs: Windows, outputs: Array, units: range) -> tuple[Span | Non
         if not at_home.any():
             continue
         first = np.where(at_home, outputs[place, 0], -np.inf)
+        # Minus infinity after the window's end rules out spans that would leave the window.
         last = np.concatenate([outputs[place, 1], np.full(ANSWER - 1, -np.inf, np.float32)])
         # (L, ANSWER) scores of the spans by first token and length
         sums = first[:, None] + np.lib.stride_tricks.sliding_window_view(last, ANSWER)
