@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,15 +18,15 @@ from vgtools.commands.options import (
     Runtime,
     Seed,
     refuse_if,
-    run_folder,
 )
-from vgtools.commands.pretrain.flags import Start, open_session, settle
+from vgtools.commands.pretrain.flags import Run, Start, settle
 from vgtools.commands.signature import flags
 from vgtools.commands.topics import Topic
 from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
     from vgtools.models.encoder import Encoder
+    from vgtools.training.session import Session
 
 _NAMES = "clip-text, clip-text-small"
 TRAINING = Topic("training", "How the tower learns: rates, numbers, and when it is saved.")
@@ -134,23 +134,18 @@ def clip(
     why = "the photos of a step are one another's negatives; lower --batch-size instead"
     refuse_if(optimizer.micro_batch is not None, "--micro-batch", why)
     optimizer = settle(context, start, optimizer, [captions, valid or ""], target.output)
-    import torch
-
     from vgtools.systems.clip.training import ClipPretraining
-    from vgtools.training.session import pretrain, process_device
 
-    device = process_device(runtime.device)
-    torch.manual_seed(seed)
-    tower = start.open(runtime.offline)
-    folder = run_folder(target.output, target.restart, start.encoder)
-    with open_session(folder, device, checkpoints, runtime.quiet) as session:
-        system = ClipPretraining(
-            tower, captions, feats, valid, dtype=optimizer.dtype, say=session.note
-        )
-        config = {
-            **dataclasses.asdict(optimizer),
-            "log_every": checkpoints.log_every,
-            "eval_every": checkpoints.eval_every,
-            "seed": seed,
-        }
-        pretrain(session, system, config, target.restart)
+    def make(tower: Encoder, session: Session, folder: Path) -> ClipPretraining:
+        dtype = optimizer.dtype
+        return ClipPretraining(tower, captions, feats, valid, dtype=dtype, say=session.note)
+
+    run = Run(
+        target=target,
+        masking=None,
+        optimizer=optimizer,
+        checkpoints=checkpoints,
+        seed=seed,
+        runtime=runtime,
+    )
+    run.train(partial(start.open, runtime.offline), make, start.encoder)

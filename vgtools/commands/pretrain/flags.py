@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -15,20 +15,22 @@ from vgtools.commands.options import (
     Count,
     Flag,
     Optimizer,
+    RunFolder,
+    Runtime,
     check_streams,
     is_given,
     refuse_if,
+    run_folder,
 )
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
-    import torch
-
     from vgtools.models.encoder import Encoder
-    from vgtools.training.session import Session
+    from vgtools.training.session import Pretraining, Session
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
+Models = TypeVar("Models")
 
 Valid = Annotated[
     list[str] | None,
@@ -159,33 +161,71 @@ def settle(
     return dataclasses.replace(optimizer, micro_batch=optimizer.micro_batch or optimizer.batch_size)
 
 
-def open_session(
-    folder: Path, device: torch.device, checkpoints: Checkpoints, quiet: bool
-) -> Session:
-    """Return the session of a run folder."""
-    from vgtools.training.session import Session
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run of one of the systems: what their flags have in common.
 
-    return Session(
-        "pretrain",
-        folder,
-        device,
-        quiet=quiet,
-        save_seconds=60 * checkpoints.checkpoint_minutes,
-        save_steps=checkpoints.checkpoint_steps,
-    )
+    Attributes:
+        target: folder of the run.
+        masking: what of a text is masked; None for a system that masks nothing.
+        optimizer: as `settle` returns it.
+        checkpoints: when it reports and saves.
+        seed: of every random choice.
+        runtime: where it computes.
+    """
 
+    target: RunFolder
+    masking: Masking | None
+    optimizer: Optimizer
+    checkpoints: Checkpoints
+    seed: int
+    runtime: Runtime
 
-def config_of(
-    masking: Masking, optimizer: Optimizer, checkpoints: Checkpoints, seed: int
-) -> dict[str, Any]:
-    """Return what of the common flags decides the weights or the records, for `run.json`."""
-    return {
-        **dataclasses.asdict(masking),
-        **dataclasses.asdict(optimizer),
-        "log_every": checkpoints.log_every,
-        "eval_every": checkpoints.eval_every,
-        "seed": seed,
-    }
+    def train(
+        self,
+        open_models: Callable[[], Models],
+        make: Callable[[Models, Session, Path], Pretraining],
+        *sources: str | None,
+        keep_every: int | None = None,
+    ) -> None:
+        """Make what learns, train it to the last step, and write the run.
+
+        Args:
+            open_models: returns the models to start from, or draws them; no folder is made before.
+            make: of these, the session and its folder, what learns.
+            *sources: names of the models, which the folder may not hold.
+            keep_every: steps between encoders that are kept.
+        """
+        import torch
+
+        from vgtools.training import processes
+        from vgtools.training.session import Session, pretrain, process_device
+
+        device = process_device(self.runtime.device)
+        torch.manual_seed(self.seed)
+        models = open_models()
+        folder = run_folder(self.target.output, self.target.restart, *sources)
+        with Session(
+            "pretrain",
+            folder,
+            device,
+            quiet=self.runtime.quiet,
+            save_seconds=60 * self.checkpoints.checkpoint_minutes,
+            save_steps=self.checkpoints.checkpoint_steps,
+        ) as session:
+            with processes.after_first():
+                system = make(models, session, folder)
+            pretrain(session, system, self._config(), self.target.restart, keep_every)
+
+    def _config(self) -> dict[str, Any]:
+        """Return what of the flags decides the weights or the records, for `run.json`."""
+        return {
+            **({} if self.masking is None else dataclasses.asdict(self.masking)),
+            **dataclasses.asdict(self.optimizer),
+            "log_every": self.checkpoints.log_every,
+            "eval_every": self.checkpoints.eval_every,
+            "seed": self.seed,
+        }
 
 
 def parse_weights(given: Sequence[str] | None, names: tuple[str, ...]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -15,15 +16,13 @@ from vgtools.commands.options import (
     Runtime,
     Seed,
     refuse_if,
-    run_folder,
 )
 from vgtools.commands.pretrain.flags import (
     TRAINING,
     GradientCheckpointing,
     Masking,
+    Run,
     Valid,
-    config_of,
-    open_session,
     parse_weights,
     settle,
 )
@@ -32,7 +31,11 @@ from vgtools.commands.topics import Topic
 from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vgtools.models.encoder import Encoder
     from vgtools.systems.grounding.inputs import Sources
+    from vgtools.training.session import Session
 
 _TRANSFERRED = ("i2t", "t2i", "both")
 _ASSOCIATIVE = ("scene", "object", "keyword")
@@ -273,33 +276,33 @@ def grounding(
     weights = parse_weights(weight, names) or dict.fromkeys(names, 1.0)
     why = f"{shown.strategy} learns {' and '.join(names)}; none of the weights can be 0"
     refuse_if(len(weights) < len(names), "--weight", why)
-    import torch
-
     from vgtools.models.encoder import load_masked_lm
     from vgtools.systems.grounding.pretraining import Pretraining
-    from vgtools.training import processes
-    from vgtools.training.session import pretrain, process_device
 
-    device = process_device(runtime.device)
-    torch.manual_seed(seed)
-    text = load_masked_lm(encoder, offline=runtime.offline)
-    folder = run_folder(target.output, target.restart, encoder)
-    with open_session(folder, device, checkpoints, runtime.quiet) as session:
-        with processes.after_first():
-            system = Pretraining(
-                text,
-                inputs,
-                valid or [],
-                shown.sources(),
-                weights=weights,
-                cross_layers=cross_layers,
-                drop_images=drop_images,
-                dropout=dropout,
-                block=masking.block,
-                dtype=optimizer.dtype,
-                gradient_checkpointing=gradient_checkpointing,
-                folder=folder.parent,
-                quiet=session.quiet,
-                say=session.note,
-            )
-        pretrain(session, system, config_of(masking, optimizer, checkpoints, seed), target.restart)
+    def make(text: Encoder, session: Session, folder: Path) -> Pretraining:
+        return Pretraining(
+            text,
+            inputs,
+            valid or [],
+            shown.sources(),
+            weights=weights,
+            cross_layers=cross_layers,
+            drop_images=drop_images,
+            dropout=dropout,
+            block=masking.block,
+            dtype=optimizer.dtype,
+            gradient_checkpointing=gradient_checkpointing,
+            folder=folder.parent,
+            quiet=session.quiet,
+            say=session.note,
+        )
+
+    run = Run(
+        target=target,
+        masking=masking,
+        optimizer=optimizer,
+        checkpoints=checkpoints,
+        seed=seed,
+        runtime=runtime,
+    )
+    run.train(partial(load_masked_lm, encoder, offline=runtime.offline), make, encoder)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,17 +18,15 @@ from vgtools.commands.options import (
     Runtime,
     Seed,
     Value,
-    run_folder,
 )
 from vgtools.commands.pretrain.flags import (
     TRAINING,
     GradientCheckpointing,
     Masking,
+    Run,
     Start,
     StopEpoch,
     Valid,
-    config_of,
-    open_session,
     parse_weights,
     settle,
 )
@@ -35,6 +34,12 @@ from vgtools.commands.signature import flags
 from vgtools.commands.topics import Topic
 from vgtools.io.settings import count, value
 from vgtools.systems.vokenization import objectives
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vgtools.models.encoder import Encoder
+    from vgtools.training.session import Session
 
 VOKENS = Topic(
     "vokens", "Which vokens are learned, their controls, and how rows are packed into blocks."
@@ -160,32 +165,32 @@ def lm(
     """
     optimizer = settle(context, start, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, _losses())
-    import torch
-
     from vgtools.systems.vokenization.pretraining import Pretraining
-    from vgtools.training import processes
-    from vgtools.training.session import pretrain, process_device
 
-    device = process_device(runtime.device)
-    torch.manual_seed(seed)
-    encoder = start.open(runtime.offline)
-    folder = run_folder(target.output, target.restart, start.encoder)
-    with open_session(folder, device, checkpoints, runtime.quiet) as session:
-        with processes.after_first():
-            system = Pretraining(
-                encoder,
-                inputs,
-                valid or [],
-                dataclasses.asdict(vokens),
-                weights=weights,
-                feats=feats,
-                shape=start.shape_mark(),
-                packed=cache or folder.with_name(f"{folder.name}.packed"),
-                keep_packed=cache is not None,
-                gradient_checkpointing=gradient_checkpointing,
-                compiled=compiled,
-                quiet=session.quiet,
-                say=session.note,
-            )
-        config = config_of(masking, optimizer, checkpoints, seed)
-        pretrain(session, system, config, target.restart, keep_every)
+    def make(encoder: Encoder, session: Session, folder: Path) -> Pretraining:
+        return Pretraining(
+            encoder,
+            inputs,
+            valid or [],
+            dataclasses.asdict(vokens),
+            weights=weights,
+            feats=feats,
+            shape=start.shape_mark(),
+            packed=cache or folder.with_name(f"{folder.name}.packed"),
+            keep_packed=cache is not None,
+            gradient_checkpointing=gradient_checkpointing,
+            compiled=compiled,
+            quiet=session.quiet,
+            say=session.note,
+        )
+
+    run = Run(
+        target=target,
+        masking=masking,
+        optimizer=optimizer,
+        checkpoints=checkpoints,
+        seed=seed,
+        runtime=runtime,
+    )
+    opened = partial(start.open, runtime.offline)
+    run.train(opened, make, start.encoder, keep_every=keep_every)

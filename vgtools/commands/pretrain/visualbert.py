@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,21 +16,26 @@ from vgtools.commands.options import (
     Seed,
     Value,
     refuse_if,
-    run_folder,
 )
 from vgtools.commands.pretrain.flags import (
     TRAINING,
     GradientCheckpointing,
     Masking,
+    Run,
     Start,
     Valid,
-    config_of,
-    open_session,
     parse_weights,
     settle,
 )
 from vgtools.commands.signature import flags
 from vgtools.io.settings import count, value
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vgtools.models.encoder import Encoder
+    from vgtools.training.session import Session
+
 
 _WEIGHTS = {"mlm": 1.0, "sip": 1.0}  # of every loss, where none is given
 
@@ -125,35 +130,37 @@ def visualbert(
     refuse_if(weights and "mlm" not in weights, "--weight", always)
     words = seen.region_start == "words"
     refuse_if(words and seen.text_only, "--region-start", "words: no region is shown")
-    import torch
-
     from vgtools.models.encoder import is_visualbert
     from vgtools.systems.visualbert.pretraining import Pretraining
-    from vgtools.training import processes
-    from vgtools.training.session import pretrain, process_device
 
-    device = process_device(runtime.device)
-    torch.manual_seed(seed)
-    continued = start.encoder and is_visualbert(start.encoder, offline=runtime.offline)
-    learned = "words: the VisualBERT of --encoder has learned its own"
-    refuse_if(words and continued, "--region-start", learned)
-    text = None if continued else start.open(runtime.offline)
-    folder = run_folder(target.output, target.restart, start.encoder)
-    with open_session(folder, device, checkpoints, runtime.quiet) as session:
-        with processes.after_first():
-            system = Pretraining(
-                text,
-                inputs,
-                valid or [],
-                regions,
-                weights=weights or _WEIGHTS,
-                ref=start.encoder,
-                shape=start.shape_mark(),
-                **dataclasses.asdict(seen),
-                dtype=optimizer.dtype,
-                gradient_checkpointing=gradient_checkpointing,
-                offline=runtime.offline,
-                quiet=session.quiet,
-            )
-        config = config_of(masking, optimizer, checkpoints, seed)
-        pretrain(session, system, config, target.restart)
+    def open_text() -> Encoder | None:
+        continued = start.encoder and is_visualbert(start.encoder, offline=runtime.offline)
+        learned = "words: the VisualBERT of --encoder has learned its own"
+        refuse_if(words and continued, "--region-start", learned)
+        return None if continued else start.open(runtime.offline)
+
+    def make(text: Encoder | None, session: Session, folder: Path) -> Pretraining:
+        return Pretraining(
+            text,
+            inputs,
+            valid or [],
+            regions,
+            weights=weights or _WEIGHTS,
+            ref=start.encoder,
+            shape=start.shape_mark(),
+            **dataclasses.asdict(seen),
+            dtype=optimizer.dtype,
+            gradient_checkpointing=gradient_checkpointing,
+            offline=runtime.offline,
+            quiet=session.quiet,
+        )
+
+    run = Run(
+        target=target,
+        masking=masking,
+        optimizer=optimizer,
+        checkpoints=checkpoints,
+        seed=seed,
+        runtime=runtime,
+    )
+    run.train(open_text, make, start.encoder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -15,16 +16,14 @@ from vgtools.commands.options import (
     Seed,
     Value,
     refuse_if,
-    run_folder,
 )
 from vgtools.commands.pretrain.flags import (
     TRAINING,
     GradientCheckpointing,
     Masking,
+    Run,
     StopEpoch,
     Valid,
-    config_of,
-    open_session,
     parse_weights,
     settle,
 )
@@ -32,7 +31,10 @@ from vgtools.commands.signature import flags
 from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vgtools.models.encoder import Encoder
+    from vgtools.training.session import Session
 
 _LOSSES = ("mlm", "match", "clip_token")
 
@@ -164,32 +166,30 @@ def xdbert(
     weights = parse_weights(weight, _LOSSES) or dict.fromkeys(_LOSSES, 1.0)
     why = "is a multiple of --lr, which is 0"
     refuse_if(optimizer.cross_lr is not None and not optimizer.lr, "--cross-lr", why)
-    import torch
-
     from vgtools.systems.xdbert.model import XDBertConfig
     from vgtools.systems.xdbert.pretraining import Pretraining
-    from vgtools.training import processes
-    from vgtools.training.session import pretrain, process_device
 
-    device = process_device(runtime.device)
-    torch.manual_seed(seed)
-    student, teacher = models.open(runtime.offline)
-    for source in (models.encoder, models.teacher):
-        folder = run_folder(target.output, target.restart, source)
-    with open_session(folder, device, checkpoints, runtime.quiet) as session:
-        with processes.after_first():
-            system = Pretraining(
-                student,
-                teacher,
-                inputs,
-                valid or [],
-                shape=XDBertConfig(models.cross_layers),
-                weights=weights,
-                freeze_teacher=models.freeze_teacher,
-                packed=cache or folder.with_name(f"{folder.name}.packed"),
-                keep_packed=cache is not None,
-                gradient_checkpointing=gradient_checkpointing,
-                quiet=session.quiet,
-                say=session.note,
-            )
-        pretrain(session, system, config_of(masking, optimizer, checkpoints, seed), target.restart)
+    def make(opened: tuple[Encoder, Encoder], session: Session, folder: Path) -> Pretraining:
+        return Pretraining(
+            *opened,
+            inputs,
+            valid or [],
+            shape=XDBertConfig(models.cross_layers),
+            weights=weights,
+            freeze_teacher=models.freeze_teacher,
+            packed=cache or folder.with_name(f"{folder.name}.packed"),
+            keep_packed=cache is not None,
+            gradient_checkpointing=gradient_checkpointing,
+            quiet=session.quiet,
+            say=session.note,
+        )
+
+    run = Run(
+        target=target,
+        masking=masking,
+        optimizer=optimizer,
+        checkpoints=checkpoints,
+        seed=seed,
+        runtime=runtime,
+    )
+    run.train(partial(models.open, runtime.offline), make, models.encoder, models.teacher)
