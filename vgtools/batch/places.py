@@ -51,6 +51,7 @@ def is_held(name: str) -> bool:
     found = re.search(rf"\.{here}\.(\d{{1,9}})\.[0-9a-f]{{8}}(\.|$)", name)
     if found is None:
         return True
+    # Signal 0 does nothing but ask whether the process is there.
     try:
         os.kill(int(found[1]), 0)
     except ProcessLookupError:

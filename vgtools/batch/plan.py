@@ -87,6 +87,7 @@ class Plan:
         for _, group in groupby(pairs, lambda pair: pair[0]):
             sources = [source for _, source in group]
             firsts = [0, *accumulate(source.units for source in sources)]
+            # No more shards than there are units, so that each has at least one.
             count = -(-sum(source.bytes for source in sources) // self.shard_size)
             runs.append((sources, firsts, max(1, min(count, firsts[-1]))))
         return runs
@@ -103,6 +104,7 @@ class Plan:
         run = bisect_right(self._firsts, number) - 1
         sources, firsts, count = self._runs[run]
         i = number - self._firsts[run]
+        # In whole numbers, so that the cut is the same in every process, however large the input.
         start = firsts[-1] * i // count
         stop = firsts[-1] * (i + 1) // count
         pieces = list[Piece]()

@@ -178,6 +178,7 @@ def write(
         if out.complete:
             say(f"{output} is up to date")
             return None
+        # Closed even after an error, so that the threads of the steps end before the output closes.
         with contextlib.closing(task.steps(pieces, out)) as steps:
             for count in steps:
                 bar.advance(count)

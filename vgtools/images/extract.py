@@ -268,6 +268,7 @@ class FeatureOutput:
         """
         if batch.errors and not self._skip:
             image, reason = batch.errors[0]
+            # The images before the fault are made safe: after its repair the run resumes there.
             if self.items:
                 self._commit()
             way_out = f"note and skip such {self.things[1]} with --on-error skip"

@@ -354,6 +354,7 @@ def _architecture(weights: Mapping[str, Tensor], path: str | Path) -> str:
         raise DataError(f"{why}; known are torchvision's {known}", path)
     faults = {}
     for name in DETECTORS:
+        # Only names and shapes are needed, which a network on the meta device has without memory.
         with torch.device("meta"):
             needed = _shapes(_new(name, len(weights[_CLASSES])).state_dict())
         faults[name] = (

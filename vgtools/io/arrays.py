@@ -57,6 +57,7 @@ class _Stacked:
             edges = zip(self._parts, self._starts[:-1].tolist(), strict=True)
             parts = [part[max(0, start - edge) : max(0, stop - edge)] for part, edge in edges]
             return stacked([part for part in parts if len(part)] or parts[:1])
+        # numpy itself resolves negative numbers, lists and masks, over all parts together.
         rows = np.arange(len(self))[first]
         if not rows.ndim:
             part = int(np.searchsorted(self._starts, rows, "right")) - 1

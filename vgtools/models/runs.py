@@ -75,6 +75,7 @@ def save_run(
     path.mkdir(parents=True, exist_ok=True)
     # First, so that a kill while the rest is replaced leaves an incomplete run, not a mixture.
     own.remove(path / "run.json", is_run_json)
+    # safetensors stores contiguous tensors only.
     tensors = {name: t.detach().cpu().contiguous() for name, t in weights.items()}
     digest = fingerprint(tensors)
     facts: dict[str, Any] = {}

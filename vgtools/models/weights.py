@@ -109,8 +109,10 @@ def add_noise(tensors: Tensors, magnitude: float, seed: int) -> dict[str, Tensor
 
     std = magnitude * math.sqrt(math.pi / 2)
     generator = torch.Generator().manual_seed(seed)
+    # The bare names differ from the file's, but the tensors are the same objects.
     changed = {id(tensor) for tensor in encoder_weights(tensors).values()}
     noisy = {}
+    # In the order of names, so that a seed gives the same noise whatever the order in the file.
     for name in sorted(tensors):
         tensor = tensors[name]
         if id(tensor) in changed:

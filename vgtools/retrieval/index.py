@@ -368,6 +368,7 @@ def open_index(path: str | Path, nprobe: int | None = None, checked: bool = Fals
     import faiss
 
     try:
+        # The first four bytes name the type of a faiss index; for lists they start with Iw.
         with open(path, "rb") as file:
             lists = file.read(2) == b"Iw"
         # Memory-mapped, because an index may be larger than the memory; faiss has one flag for

@@ -126,6 +126,7 @@ class NearestImages(ABC, Generic[Texts]):
         # One image more than asked for, so that k are left when the text's own image is among them.
         most = min(k + bool((own >= 0).any()), self._index.count)
         best = leave_out(self._index.search(queries, most), own[asking], k)
+        # A text that asks for nothing was not embedded, and keeps -1 in all its places.
         found = nothing_found(len(own), k)
         found.rows[asking] = best.rows
         found.scores[asking] = best.scores
@@ -137,6 +138,7 @@ class NearestImages(ABC, Generic[Texts]):
         Raises:
             DataError: the index is not exact (usage).
         """
+        # In float64, in which the exact search compares as well.
         bank = self._index.vectors(images).astype(np.float64)
         queries, asking = self.embed(texts)
         found = np.full((len(texts.starts) - 1, len(images)), -np.inf)

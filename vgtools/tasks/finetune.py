@@ -257,6 +257,7 @@ def predict(
             count = len(inputs.ids) if by_token else len(inputs)
             outputs = np.empty((count, part.shape[-1]), np.float32)
         if by_token:
+            # A batch is padded to its longest unit; the outputs of padding are dropped.
             for unit, row in zip(units.tolist(), part, strict=True):
                 outputs[inputs.starts[unit] : inputs.starts[unit + 1]] = row[: lengths[unit]]
         else:
@@ -594,6 +595,7 @@ class FineTuning:
         plan = self.plan
         hyper = self.task.hyper
         optimizer = settings | {"schedule": hyper.schedule, "clip": hyper.clip, "seed": seed}
+        # A seed whose patience had ended before a kill resumes without an epoch to train.
         if self._stale(session, seed):
             plan = plan._replace(epochs=state.epoch)
         inputs = self.splits["train"].inputs
@@ -627,6 +629,7 @@ class FineTuning:
             state.notes |= {"sum": 0.0, "count": 0}
             sign = -1 if self.task.lower_is_better else 1
             best = settings["keep"] == "best"
+            # With the epoch as its score, the last is always the best.
             score = sign * scores["headline"] if best else record["epoch"]
             noted = run.end_epoch(tuner, noted, score)
             if noted["best"]:

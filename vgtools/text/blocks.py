@@ -174,6 +174,8 @@ def pack(
         return open_packed(path, fingerprint)
     with file_errors(folder, reading=False):
         folder.mkdir(parents=True, exist_ok=True)
+    # The name follows from input and tokenizer, so that a resumed run finds its conversion, and a
+    # run with another tokenizer does not take it.
     key = hashlib.sha256(f"{Path(path).resolve()} {fingerprint}".encode()).hexdigest()[:16]
     target = folder / f"{key}.npy"
     # Only one process of a run checks the files; it has made the conversion before the others ask.

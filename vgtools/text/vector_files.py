@@ -325,7 +325,7 @@ def _pack(
         if out.complete:
             return 0, left_out, True
         _write(out, source, seen, left_out)
-        check()
+        check()  # whether a file was cut off shows only at its end
         facts: dict[str, Any] = {"rows": len(seen), "dim": source.width}
         out.finish(kind=KIND, **facts, left_out=dict(left_out))
     return len(seen), left_out, False

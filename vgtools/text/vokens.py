@@ -329,6 +329,8 @@ class VokenWriter:
                 why = "the packed form holds one voken per token; write .jsonl for more (-k)"
                 raise DataError(why, self.path, code=Exit.USAGE) from None
             self._out.write(block.data)
+            # Ends count from the start of the file, also in a resumed run, which has its counts
+            # from the last commit.
             self._out.write((self.counts["tokens"] + np.cumsum(lengths, dtype="<i8")).data, file=1)
         else:
             self._out.write(b"".join(_line(row, window, i) for i, row in enumerate(rows)))

@@ -118,6 +118,7 @@ class Session:
             stack.enter_context(self.stop)
             stack.enter_context(processes.joined(self.device.type == "cuda"))
             processes.on_first(lambda: self._take(stack))
+            # Taken over only now: an error above releases whatever was entered before it.
             self._stack = stack.pop_all()
         return self
 
@@ -211,6 +212,7 @@ class Session:
             time.monotonic() - run.saved_at > self.save_seconds
             or run.state.step - run.saved_step == self.save_steps
         )
+        # Clocks differ between processes, and a signal may reach one alone; all must decide alike.
         due, stopped = processes.anywhere(due, self.stop.signal is not None)
         if due or stopped:
             run.save()
@@ -407,6 +409,7 @@ class TrainingRun:
         ours["records"] = [r for r in self.records if r not in notes["records"]]
         ours["parts"] = self._parts
         self.state.notes = self.state.notes | {"parts": {}} | dict(notes)
+        # The other run is saved first: a kill in between leaves the training in both, not in none.
         self.state.save(folder / _CHECKPOINT)
         self.state = TrainState()
         self.state.notes = ours

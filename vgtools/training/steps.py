@@ -67,6 +67,7 @@ def plan(
     most = -(-items // per_epoch)
     least = items // per_epoch
     _check_share(least, processes)
+    # At most as many batches as a process has items, so that no batch is empty.
     accumulate = min(-(-most // (micro_batch * processes)), least // processes)
     total = steps if steps is not None else (epochs or 1) * per_epoch
     stop = total if stop_epoch is None else min(total, stop_epoch * per_epoch)
@@ -145,6 +146,7 @@ def epoch_steps(
         epoch: epoch whose order is drawn.
         first: step to start with.
     """
+    # The first `larger` steps have one item more than the others.
     size, larger = divmod(items, per_epoch)
     done = first * size + min(first, larger)
     held = np.zeros(0, np.int64)
