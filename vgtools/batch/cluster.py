@@ -178,7 +178,7 @@ class _Worker:
 
     actor: Any
     started: bool = False  # its process is there
-    ready: bool = False  # and has loaded
+    ready: bool = False  # its call of `make` has returned
     shards: deque[int] = field(default_factory=deque)  # it does the first, the next waits
 
 

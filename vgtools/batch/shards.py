@@ -329,7 +329,8 @@ class ShardedOutput:
             unlocked = self._size(f"{LIST}.lock") is None
             if total is None and unlocked and not self._strays():
                 return 0  # nothing is to be written: the folder may be read-only
-            with _turn(self._path(LIST)):  # which removes the lock of one that was killed
+            # Taking the lock also removes the lock file of a process that was killed.
+            with _turn(self._path(LIST)):
                 if total is not None and not self.is_complete():
                     self._publish(total)
                 for name in self._strays():

@@ -97,6 +97,7 @@ def concat_sources(
         measured = np.repeat([part.measured for part in parts], [len(part) for part in parts])
         kept = np.flatnonzero(confidence >= least)
         lowest = confidence[kept][measured[kept]].min(initial=np.inf)
+        # A placeholder is at most 1, so that half of the lowest confidence stays below all others.
         if np.isfinite(lowest):
             confidence = np.where(measured, confidence, confidence * lowest / 2)
         if most is not None and len(kept) > most:

@@ -85,6 +85,7 @@ def image_finder(rows: Mapping[str, int]) -> Callable[[str], int | None]:
             numbers.setdefault(number, []).append(row)
 
     def find(name: str) -> int | None:
+        # Where several ids have the number, the photo is ambiguous.
         known = numbers.get(Path(name).stem, [])
         return rows.get(name, known[0] if len(known) == 1 else None)
 

@@ -141,7 +141,7 @@ def file_size(path: str) -> int | None:
         # One call, because between two another process may take the file away.
         try:
             found = os.stat(path)
-        except (OSError, ValueError):  # as os.path.isfile
+        except (OSError, ValueError):  # a NUL in the name is a ValueError
             return None
         return found.st_size if stat.S_ISREG(found.st_mode) else None
     try:

@@ -191,7 +191,7 @@ def open_read(path: str | Path) -> BinaryIO:
         return _decompressed(stream) if is_unnamed(name) else stream
 
 
-PIPES = set[str]()  # that the command opened
+PIPES = set[str]()  # names of pipes that the command opened
 
 
 def _refuse_again(name: str) -> None:

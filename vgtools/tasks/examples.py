@@ -47,7 +47,7 @@ class Example:
     choices: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
     is_impossible: bool = False
-    image: str | None = field(default=None, repr=False)  # that the text is a caption of
+    image: str | None = field(default=None, repr=False)  # the image whose caption the text is
 
     @property
     def whole_text(self) -> str:

@@ -156,6 +156,7 @@ def predict(
 
         was_training = tuner.training
         tuner.eval()
+        # Source and target both take memory, so that the largest pair comes first.
         order = np.argsort(-lengths - tokens, kind="stable")
         for units, part in in_batches(order, _SENTENCES, work, hint):
             nats[units] = part

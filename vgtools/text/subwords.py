@@ -49,6 +49,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int, file: str | None = None) ->
         [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation("isolated")]
     )
     tokenizer.decoder = decoders.Metaspace()
+    # Without a limit, rare characters of one language could take the entries of frequent pairs.
     trainer = BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=list(SPECIAL),

@@ -48,8 +48,8 @@ class TrainConfig:
     epochs: int  # passes over the batches
     steps: int  # number in all epochs together; the schedule ends there
     lr: float = 1e-3  # highest learning rate
-    # or `linear`, `cosine`: down to 0 at `steps`, after the warm-up; `inverse-sqrt`: as one over
-    # the root of the step; or `halving` at `milestones`
+    # `constant`; `linear` and `cosine`: down to 0 at `steps`, after the warm-up; `inverse-sqrt`: as
+    # one over the root of the step; `halving`: at `milestones`.
     schedule: str = "constant"
     milestones: tuple[int, ...] = ()  # steps, counted from 0, from which the rate is halved
     warmup: int = 0  # steps over which the learning rate rises from 0

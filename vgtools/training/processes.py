@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Value = TypeVar("Value")
-_STEP = timedelta(minutes=10)  # for a step of the slowest process, which else is taken for lost
+_STEP = timedelta(minutes=10)  # a process that needs longer for a step is taken for lost
 _WORK = timedelta(hours=6)  # the others wait while the first process packs or evaluates
 
 _patient: Any = None  # the group of processes that wait for `_WORK`
@@ -181,7 +181,7 @@ def on_first(work: Callable[[], Value]) -> Value:
     if rank() == 0:
         try:
             answer = work()
-        except DataError as error:  # else the others would wait for hours
+        except DataError as error:  # sent to the others, which would wait for hours
             answer = error
     answer = _from_first(answer)
     if isinstance(answer, DataError):

@@ -110,6 +110,7 @@ def _read_vcr(task: Task, path: str | Path, unlabelled: bool) -> Iterator[tuple[
         for identity, words, choices, label in asked:
             names = dict[int, str]()
             text, links = scene.write(words, names)
+            # Each choice names people in its own copy: the choices are read one at a time.
             written = [scene.write(choice, dict(names)) for choice in choices]
             example = SceneExample(
                 identity,

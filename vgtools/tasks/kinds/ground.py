@@ -87,6 +87,7 @@ def encode(task: Task, examples: Sequence[Example], how: Encoding) -> Captions:
         if not len(words):
             raise DataError("the text has no token", how.file, phrases[group[0]].line)
         cut += len(words) > room
+        # A phrase after the cut is read at the last token that is left.
         begin = builder.add(words[:room], None)
         places.append([begin + min(_last_token(spans, *phrases[i].span), room - 1) for i in group])
     firsts = np.array([group[0] for group in groups])

@@ -34,6 +34,7 @@ def read(
 def _gold_score(
     task: Task, column: str, label: object, file: str | Path | None, line: int | None
 ) -> float:
+    # Python would read true as 1.0, and both NaN and faults fail the comparison below.
     try:
         value = math.nan if isinstance(label, bool) else float(label)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

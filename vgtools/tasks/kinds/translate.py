@@ -197,6 +197,7 @@ def bleu(counts: Array) -> Array:
     brevity = np.exp(np.minimum(0, 1 - longer))
     with np.errstate(divide="ignore"):  # log(0) is minus infinity, which makes the BLEU 0, as meant
         found = brevity * np.exp(np.log(precision).mean(-1))
+    # Without a single hit the score is 0, where smoothing alone would give more.
     return np.where((right > 0).any(-1), found, 0.0)
 
 
