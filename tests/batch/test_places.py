@@ -21,8 +21,8 @@ from vgtools.batch import places, run
 from vgtools.batch.plan import text_source
 from vgtools.batch.shards import ShardedOutput, open_folder
 from vgtools.io import remote
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import open_features
 from vgtools.io.files import final_path
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece, open_read

@@ -29,9 +29,8 @@ from vgtools.cli import run
 from vgtools.commands.options import ShardTarget
 from vgtools.images.regions import open_regions
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import read_manifest
+from vgtools.io.artifact import open_features, read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import open_features
 from vgtools.io.files import dumps
 from vgtools.io.folders import Shards
 from vgtools.io.streams import read_lines

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.tiny.grounding import tagger
 from vgtools.io.arrays import Array
-from vgtools.io.features import Features
+from vgtools.io.artifact import Features
 from vgtools.models.encoder import load_masked_lm
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.retrieval import Index, make_index

@@ -32,9 +32,8 @@ from vgtools.images.boxes import grid
 from vgtools.images.extract import Batch, FeatureOutput
 from vgtools.images.region_features import pool_regions, region_featurizer, whole_picture
 from vgtools.images.regions import backbone_of, open_regions, regions_path
-from vgtools.io.artifact import read_manifest
+from vgtools.io.artifact import open_features, read_manifest
 from vgtools.io.errors import Exit
-from vgtools.io.features import open_features
 from vgtools.io.files import open_npy
 
 FILES = ("f.npy", "f.ids", "f.errors.jsonl")

@@ -11,8 +11,8 @@ import pytest
 
 from tests.tiny import BACKBONE, save_feats, text
 from vgtools.cli import run
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import open_features
 from vgtools.io.files import dumps, write_manifest
 from vgtools.text.retrieved import open_retrieved
 

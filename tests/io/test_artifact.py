@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vgtools.io.artifact import Artifact, read_manifest
+from vgtools.io.artifact import Artifact, open_features, read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import write_manifest
 from vgtools.io.trust import file_hash, stamp
@@ -95,6 +95,15 @@ def test_a_manifest_is_of_the_kind_that_is_asked_for(tmp_path: Path, form: Any) 
     assert read_manifest(path, verify="sizes") == read_manifest(path) == Artifact(path).manifest
     with pytest.raises(DataError, match="expected the manifest of 'index', got 'image-features'"):
         read_manifest(path, "index")
+
+
+@pytest.mark.parametrize("form", [plain, shards])
+def test_pooled_features_in_place_of_maps_are_named_also_in_shards(
+    tmp_path: Path, form: Any
+) -> None:
+    with pytest.raises(DataError, match=r"got pooled features.*; make the right ones") as caught:
+        open_features(form(tmp_path), positions=1)
+    assert caught.value.file == str(tmp_path / "f.v2.npy")
 
 
 def test_sizes_alone_do_not_show_another_content(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from vgtools.io.artifact import manifest_beside, read_made, read_manifest
+from vgtools.io.artifact import manifest_beside, open_features, read_made, read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import open_features
 from vgtools.io.files import final_path, write_manifest
 from vgtools.io.own import atomic_write
 

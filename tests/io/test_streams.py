@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgtools.io.artifact import manifest_beside, read_manifest
+from vgtools.io.artifact import manifest_beside, open_features, read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import open_features, read_ids
 from vgtools.io.files import compress, open_npy, versions, write_manifest
 from vgtools.io.output import Output
 from vgtools.io.streams import (

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from vgtools.io import trust
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
-from vgtools.io.features import open_features
 from vgtools.io.files import sha256_file
 
 

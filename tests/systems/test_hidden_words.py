@@ -28,7 +28,7 @@ from vgtools.cli import run
 from vgtools.images.maps import Located, Query
 from vgtools.images.regions import Regions, open_regions
 from vgtools.io.arrays import Array
-from vgtools.io.features import open_features
+from vgtools.io.artifact import open_features
 from vgtools.models.attention import open_encoder
 from vgtools.models.encoder import as_encoder, save_pretrained
 from vgtools.systems.attention_probes.region_heads import GroundingProbe, read_caption

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import open_features
 from vgtools.io.files import dumps, sha256_file, write_manifest
 from vgtools.io.streams import Window
 from vgtools.text import retrieved

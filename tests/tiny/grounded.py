@@ -15,7 +15,7 @@ from tests.tiny import grounding as t
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import encoder_of
 from vgtools.io.arrays import Array
-from vgtools.io.features import open_features
+from vgtools.io.artifact import open_features
 from vgtools.systems.grounding import association, keys
 from vgtools.systems.grounding.inputs import Bank, Examples, Recipe
 from vgtools.systems.grounding.model import Grounding, GroundingConfig

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import Artifact, check_made, manifest_beside
+from vgtools.io.artifact import check_made, manifest_beside
 from vgtools.io.errors import DataError
 from vgtools.io.process import Progress
 from vgtools.io.streams import TextStats, read_texts, read_windows
+from vgtools.text.blocks import open_packed
 from vgtools.text.ngrams import Counts, Ids, PairCounts, Vocabulary, count, jsd, jsd_pairs
 from vgtools.text.tokens import load_stop_words
 from vgtools.text.vokens import is_packed, parse_rows
@@ -281,14 +282,11 @@ def _grown(counts: Array, ids: Array) -> Array:
 
 def _packed(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
     """Yield token ids and vokens of a packed file, both int64."""
-    made = Artifact(path, "vokens")
-    for array, rows in zip(made.arrays(2), made.arrays(1, ".rows.npy"), strict=True):
-        if array.shape[1] != 2 or array.dtype.kind != "i":
-            found = f"{array.shape} of {array.dtype}"
-            raise DataError(f"expected packed vokens, (tokens, 2) integers, got {found}", path)
+    for part in open_packed(path):
+        array = part.tokens
         if limit is not None:
-            array = array[: int(rows[:limit].max(initial=0))]
-            limit = max(0, limit - len(rows))
+            array = array[: int(part.ends[:limit].max(initial=0))]
+            limit = max(0, limit - len(part.ends))
         for start in range(0, len(array), 1 << 20):
             block = np.asarray(array[start : start + (1 << 20)], np.int64)
             yield block[:, 0], block[:, 1]

@@ -15,7 +15,7 @@ from vgtools.io.errors import amount
 from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
-    from vgtools.io.features import Features
+    from vgtools.io.artifact import Features
     from vgtools.io.process import Progress
     from vgtools.systems.vokenization.evaluation import Evaluation
 
@@ -97,7 +97,7 @@ def evaluate_matcher(
     refuse_if(needed, "--parser", "--phrases and --text need one, which finds the nouns")
     piped = [captions, words.phrases, words.text, words.parser].count("-") > 1 or feats == "-"
     refuse_if(piped, "-", "only one of CAPTIONS, --phrases and --text can come from a pipe")
-    from vgtools.io.features import open_features
+    from vgtools.io.artifact import open_features
     from vgtools.io.files import dumps
     from vgtools.io.names import is_stream
     from vgtools.io.own import open_stream

@@ -34,9 +34,8 @@ from vgtools.images.phrases import (
     picture_size,
 )
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import read_made
+from vgtools.io.artifact import open_features, read_made
 from vgtools.io.errors import DataError
-from vgtools.io.features import open_features
 from vgtools.io.streams import Window, read_windows, require
 
 _STEP = 64  # lines, or queries, per step

@@ -1,11 +1,16 @@
-"""Files and folders of shards that vg wrote, with their manifests: checked, and read alike."""
+"""Files and folders of shards that vg wrote, with their manifests: checked, and read alike.
+
+Image features have functions of their own, because every paper reads them.
+"""
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +27,8 @@ from vgtools.io.names import (
     real_folder,
 )
 from vgtools.io.remote import local
-from vgtools.io.streams import decode, jsonl_rows, open_shard, raw_lines
+from vgtools.io.streams import decode, jsonl_rows, open_shard, raw_lines, read_lines
+from vgtools.io.trust import trusted
 from vgtools.io.written import check_file, check_hash
 
 if TYPE_CHECKING:
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     # that `vg --help` may take.
     from vgtools.io.arrays import Array
 
-KIND = {"kind?": (str, type(None))}
+_KIND = {"kind?": (str, type(None))}
 
 # The file and the command that writes it, by the kind of its manifest.
 _WRITERS = {
@@ -40,6 +46,11 @@ _WRITERS = {
     "index": "X.faiss of vg build-index",
     "vokens": "X.npy of vg vokenize",
     "word-vectors": "X.npy of vg prepare vectors",
+}
+# Features that are taken for one another, and how each is made.
+_POOLED = {
+    "image-features": ("pooled features (N, D)", "mean"),
+    "image-grid": ("feature maps (N, P, D)", "none"),
 }
 
 
@@ -147,10 +158,9 @@ def read_manifest(
         check_format(body, path)
     if not isinstance(files, dict) or "vg" not in body:
         raise DataError("is not a manifest that vg wrote", path)
+    check_form(body, _KIND, path, "create the artifact again")
     if kind is not None and body.get("kind") != kind:
-        why = f"expected the manifest of {kind!r}, got {body.get('kind')!r}"
-        raise DataError(f"{why}; name {expected}" if expected else why, path)
-    check_form(body, KIND, path, "create the artifact again")
+        raise _other_kind(artifact, path, kind, body.get("kind"))
     made = body.get("backbone")
     view = made.get("preprocessing") if isinstance(made, dict) else None
     for key, value in (("backbone", made), ("preprocessing", view)):
@@ -162,6 +172,18 @@ def read_manifest(
             named = {"bytes": facts["bytes"]} if verify == "sizes" else facts
             check_file(path.with_name(name), named, "its manifest", "create it again")
     return body
+
+
+def _other_kind(artifact: str | Path, manifest: Path, kind: str, got: object) -> DataError:
+    """Return the error of an artifact of another kind than a command reads, with the way out."""
+    if kind in _POOLED and got in [*_POOLED]:
+        what, pooling = _POOLED[kind]
+        shape = "" if is_shards(artifact) else f" {open_npy(artifact).shape}"
+        why = f"expected {what}, got {_POOLED[str(got)][0].partition(' (')[0]}{shape}"
+        command = f"vg extract-image-feats SOURCE --pooling {pooling} -o X.npy"
+        return DataError(f"{why}; make the right ones with: {command}", artifact)
+    why = f"expected the manifest of {kind!r}, got {got!r}"
+    return DataError(f"{why}; name {_WRITERS[kind]}" if kind in _WRITERS else why, manifest)
 
 
 def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, Any]:
@@ -184,7 +206,7 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     if not isinstance(body, dict) or "vg" not in body:
         return {}
     check_format(body, path)
-    check_form(body, KIND, path, f"create {stream} again, or remove the manifest")
+    check_form(body, _KIND, path, f"create {stream} again, or remove the manifest")
     files = body.get("files")
     name = Path(real_folder(stream)).name
     facts = files.get(name) if isinstance(files, dict) else None
@@ -236,3 +258,95 @@ def check_made(path: str | Path, sha256: str) -> None:
 def is_hashed(path: str | Path) -> bool:
     """Return whether a file has checksums of its own."""
     return is_compressed(path) or is_shards(path)
+
+
+LARGEST = 1e9  # number of a feature or word vector; sums over larger ones overflow
+
+
+def read_ids(
+    path: str | Path, count: int | None = None, lines: Iterable[str] | None = None
+) -> list[str]:
+    """Read a list of image ids, one per line, in the row order of the array next to it.
+
+    The `lines` of the file are given where it is read already.
+
+    Raises:
+        DataError: another count than the array's rows, an empty or a duplicate id.
+    """
+    seen = dict[str, int]()  # id -> line
+    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
+        if not line:
+            raise DataError("an empty image id", path, number)
+        first = seen.setdefault(line, number)
+        if first != number:
+            why = f"duplicate image id {line!r:.80} (first on line {first})"
+            raise DataError(why, path, number)
+    if count is not None and len(seen) != count:
+        why = f"has {len(seen)} ids for {count} rows; both must come from the same run"
+        raise DataError(why, path)
+    return list(seen)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Image features as `extract-image-feats` wrote them: row i belongs to ids[i]."""
+
+    array: Array  # (N, D) or (N, P, D), float16 or float32, memory-mapped
+    ids: list[str]
+    manifest: dict[str, Any]
+
+    @property
+    def backbone(self) -> dict[str, Any]:
+        """Their origin: "ref" and "fingerprint", of network, preprocessing and pooling."""
+        made = self.manifest.get("backbone") or {}
+        view = made.get("preprocessing") or {}
+        pooling = self.manifest.get("pooling")
+        return {
+            "ref": f"{made.get('ref')}, pooling {pooling}",
+            "fingerprint": f"{made.get('fingerprint')} {view.get('fingerprint', '')} {pooling}",
+        }
+
+
+def open_features(path: str | Path, positions: int | None = None) -> Features:
+    """Open `X.npy` with its `X.ids` and `X.json`, hashes, counts and finite values checked.
+
+    In a folder of shards `X.npy/`, the array is read from the shards' memory maps. Files at a URL
+    are fetched once per machine.
+
+    Args:
+        path: mean or max features, (N, D); with `positions` feature maps, (N, P, D).
+        positions: open feature maps, as `--pooling none` writes them, of at least that many.
+
+    Raises:
+        DataError: any of the three is missing, damaged or from another run; pooled features in the
+            place of feature maps, or the reverse; or a row is NaN, infinite, all zero or has a
+            number beyond 1e9.
+    """
+    import numpy as np
+
+    made = Artifact(path, "image-features" if positions is None else "image-grid")
+    path = made.path
+    array = made.array(2 if positions is None else 3)
+    if not math.prod(array.shape):
+        why = f"expected numbers, got none: shape {tuple(array.shape)}"
+        raise DataError(f"{why}; extract the features again", path)
+    if positions is not None and array.shape[1] < positions:
+        why = f"expected (N, P, D) with P >= {positions} positions, got {array.shape}: --picture N"
+        raise DataError(f"{why} of vg extract-image-feats with a larger N makes more", path)
+    ids = read_ids(made.name(".ids"), len(array), made.lines(".ids"))
+    if trusted():
+        return Features(array, ids, made.manifest)
+    size = max(1, (1 << 24) // max(1, math.prod(array.shape[1:])))  # 64 MB of float32
+    for start in range(0, len(array), size):
+        block = np.asarray(array[start : start + size], np.float32).reshape(-1, array[0].size)
+        bad = ~np.isfinite(block).all(1) | ~block.any(1)
+        if bad.any():
+            row = start + int(bad.argmax())
+            why = f"row {row} ({ids[row]}) is NaN, infinite or all zero"
+            raise DataError(f"{why}; extract it again or leave it out", path)
+        largest = np.abs(block).max(1)
+        if (largest > LARGEST).any():
+            row = start + int(largest.argmax())
+            why = f"row {row} ({ids[row]}) has a number of {largest.max():.2g}, beyond all features"
+            raise DataError(f"{why}; extract it again or leave it out", path)
+    return Features(array, ids, made.manifest)

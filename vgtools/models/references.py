@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vgtools.io.artifact import LARGEST
 from vgtools.io.errors import DataError, Exit, amount, is_out_of_memory, name_of
-from vgtools.io.features import LARGEST
 from vgtools.io.files import read_json
 from vgtools.models.sealed import check_model
 from vgtools.text import clip_bpe

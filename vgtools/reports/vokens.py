@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgtools.images.sources import read_image
-from vgtools.io.artifact import manifest_beside, read_made, read_manifest
+from vgtools.io.artifact import manifest_beside, read_ids, read_made, read_manifest
 from vgtools.io.errors import DataError, Exit, amount, plain
-from vgtools.io.features import read_ids
 from vgtools.io.files import sha256_file
 from vgtools.reports.drawing import GREY, INK, first_fit
 from vgtools.reports.page import ImageFile, image_uri, readable, render, thumbnail

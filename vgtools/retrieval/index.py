@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import read_manifest
+from vgtools.io.artifact import read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import read_ids
 from vgtools.retrieval.exact import (
     Found,
     exact_search,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.features import Features
+from vgtools.io.artifact import Features
 from vgtools.io.streams import Window
 from vgtools.io.windows import pipelined
 from vgtools.retrieval.exact import Found, nothing_found

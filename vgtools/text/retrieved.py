@@ -23,9 +23,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import manifest_beside, read_made
+from vgtools.io.artifact import Features, manifest_beside, read_ids, read_made
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import Features, read_ids
 from vgtools.io.files import sha256_file
 from vgtools.io.streams import Window, require
 from vgtools.text.vokens import are_ids_of, ids_hashes

@@ -21,8 +21,8 @@ import numpy as np
 import orjson
 
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import LARGEST
 from vgtools.io.errors import DataError, input_changed
-from vgtools.io.features import LARGEST
 from vgtools.io.files import open_npy
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import bare

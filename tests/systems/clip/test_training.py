@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from tests.tiny import save_feats
 from tests.tiny.clip import TOWER, clip_tokenizer, save_captions
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import open_features
 from vgtools.models.clip import SHAPES, new_teacher
 from vgtools.models.encoder import Encoder
 from vgtools.systems.clip.training import (

@@ -11,8 +11,8 @@ import torch
 from tests.tiny import save_encoder
 from tests.tiny.retriever import save_grid, save_retriever
 from vgtools import retrieval
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
-from vgtools.io.features import open_features
 from vgtools.systems.visual_awareness.retrieve import (
     Opened,
     RetrieverSearch,

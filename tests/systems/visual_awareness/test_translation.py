@@ -14,8 +14,8 @@ from tests.tiny import BACKBONE, save_feats
 from tests.tiny.runs import refused
 from tests.tiny.translation import network, pairs, save_pairs, save_tokenizer, tokenizer
 from vgtools.cli import run
+from vgtools.io.artifact import open_features, read_ids
 from vgtools.io.errors import Exit
-from vgtools.io.features import open_features, read_ids
 from vgtools.io.files import write_manifest
 from vgtools.io.names import manifest_path
 from vgtools.models.encoder import as_encoder, save_pretrained

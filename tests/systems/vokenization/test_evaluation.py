@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.tiny import save_feats, save_run_of
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
-from vgtools.io.features import open_features
 from vgtools.io.files import dumps
 from vgtools.systems.vokenization.evaluation import (
     POS,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.tiny.lm import make_tokenizer, save_packed, save_shape, save_tokenizer
 from vgtools.cli import run
-from vgtools.io.features import open_features
+from vgtools.io.artifact import open_features
 from vgtools.systems.vokenization import published
 from vgtools.text.blocks import open_packed
 from vgtools.text.tokens import tokenizer_fingerprint

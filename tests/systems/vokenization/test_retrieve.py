@@ -10,8 +10,8 @@ import torch
 
 from tests.tiny import save_encoder, save_feats, save_run_of, text
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import open_features
 from vgtools.retrieval import Index, make_index
 from vgtools.systems.vokenization import retrieve as system
 from vgtools.systems.vokenization.retrieve import SentenceRetriever

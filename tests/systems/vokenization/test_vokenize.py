@@ -18,8 +18,8 @@ import torch
 
 from tests.precision import allowed_error
 from tests.tiny import DIM, IMAGE, save_feats, save_run_of, text
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
-from vgtools.io.features import open_features
 from vgtools.io.streams import Window
 from vgtools.retrieval import METRIC, Index
 from vgtools.systems.vokenization import vokenize as system

@@ -144,7 +144,7 @@ def extract_image_feats(
     help_at_terminal(context, *places)
     from vgtools.batch import run
     from vgtools.images import extract, sources
-    from vgtools.io.features import read_ids
+    from vgtools.io.artifact import read_ids
     from vgtools.io.files import dumps
     from vgtools.io.names import manifest_of
     from vgtools.io.own import atomic_write

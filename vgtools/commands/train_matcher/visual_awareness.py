@@ -212,7 +212,7 @@ def _open_pictures(
     path: str, pixels: Pixels, first: int, regions: int, device: str, offline: bool
 ) -> tuple[list[str], Pictures, dict[str, Any]]:
     """Return the ids of the images, what the retriever sees of them, and both for `run.json`."""
-    from vgtools.io.features import open_features
+    from vgtools.io.artifact import open_features
     from vgtools.systems.visual_awareness.training import Maps
 
     if pixels.backbone is None:

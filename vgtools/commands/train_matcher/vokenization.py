@@ -118,7 +118,7 @@ def vokenization(
     valid = validation.valid
     piped = "-" in (feats, target.output) or valid == "-" == captions
     refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")
-    from vgtools.io.features import open_features
+    from vgtools.io.artifact import open_features
     from vgtools.io.inputs import Inputs
     from vgtools.models.encoder import load_encoder
     from vgtools.systems.vokenization import matcher_training as system

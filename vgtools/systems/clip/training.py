@@ -26,8 +26,8 @@ from torch.nn import functional as F
 
 from vgtools.analysis.recall import both_ways
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import Features, open_features
 from vgtools.io.errors import DataError, Exit, amount, plain
-from vgtools.io.features import Features, open_features
 from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
 from vgtools.io.streams import read_jsonl

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import read_manifest
+from vgtools.io.artifact import read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import read_ids
 from vgtools.io.names import is_jsonl
 from vgtools.io.streams import read_jsonl
 from vgtools.retrieval import Found, Index, first_of, leave_out, nothing_found, open_index

@@ -11,7 +11,7 @@ import numpy as np
 
 from vgtools.images.regions import Regions, backbone_of, open_regions
 from vgtools.io.arrays import Array
-from vgtools.io.features import Features, open_features
+from vgtools.io.artifact import Features, open_features
 
 
 class Pictures(Protocol):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
-from vgtools.io.features import open_features
 from vgtools.models.references import check_same
 from vgtools.models.runs import Run
 from vgtools.retrieval import Bank, Index, NearestImages, check_embeddings

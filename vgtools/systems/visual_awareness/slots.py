@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vgtools.io.arrays import Array
-from vgtools.io.features import Features, open_features
+from vgtools.io.artifact import Features, open_features
 from vgtools.tasks.image_controls import Choice, choose_images
 from vgtools.text.retrieved import Retrieved, gather, open_retrieved
 

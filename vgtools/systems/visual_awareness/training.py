@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from vgtools.analysis.recall import KS, at_k, image_ranks, text_ranks
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import Features
 from vgtools.io.errors import DataError, amount
-from vgtools.io.features import Features
 from vgtools.io.process import Progress
 from vgtools.io.settings import entries
 from vgtools.models.encoder import Encoder

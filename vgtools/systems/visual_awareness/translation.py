@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import Features, open_features
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.features import Features, open_features
 from vgtools.io.streams import Window
 from vgtools.models.encoder import Encoder, load_seq2seq, max_positions
 from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, resolve

@@ -20,8 +20,8 @@ from vgtools.analysis.bootstrap import draws, ends
 from vgtools.analysis.recall import KS
 from vgtools.images.phrases import image_finder
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import Features
 from vgtools.io.errors import DataError
-from vgtools.io.features import Features
 from vgtools.io.streams import read_jsonl
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder

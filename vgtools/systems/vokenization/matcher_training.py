@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from vgtools.analysis.recall import KS, at_k
 from vgtools.io.arrays import Array, ranges
+from vgtools.io.artifact import Features
 from vgtools.io.errors import DataError
-from vgtools.io.features import Features
 from vgtools.io.process import Progress
 from vgtools.io.settings import entries
 from vgtools.models.encoder import Encoder

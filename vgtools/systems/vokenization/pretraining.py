@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit, about, plain
-from vgtools.io.features import open_features
 from vgtools.io.inputs import Inputs
 from vgtools.models.encoder import Encoder
 from vgtools.models.layers import checkpoint_activations

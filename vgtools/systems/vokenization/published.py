@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import manifest_beside, read_manifest
+from vgtools.io.artifact import manifest_beside, open_features, read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit, file_errors
-from vgtools.io.features import open_features, read_ids
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import refuse_stream
 from vgtools.io.output import Output

@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
-from vgtools.io.features import open_features
+from vgtools.io.artifact import open_features
 from vgtools.retrieval import Bank, Index, NearestImages
 from vgtools.systems.vokenization.matcher import sentence_means
 from vgtools.systems.vokenization.vokenize import (
