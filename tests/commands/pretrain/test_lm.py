@@ -305,7 +305,7 @@ def test_features_are_of_the_images_and_in_the_order_that_vokens_count(
     rows = named_rows(tmp_path / "w.jsonl", other)
     valid = ["--steps", 1, "--valid", rows]
     assert pretrain(data, tmp_path / "c", *valid, file=whole) == 65
-    refused(capfd, f"{rows}: its vokens", f"those of {whole} with {own}")
+    refused(capfd, f"{rows}: its vokens", f"{whole} with {own}")
     monkeypatch.setattr(f"{__name__}.FAST", [flag for flag in FAST if flag != "-q"])
     assert pretrain(data, tmp_path / "d", *usual) == 0
     assert "no manifest names the images that its vokens count: row i of" in capfd.readouterr().err
