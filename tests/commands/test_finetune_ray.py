@@ -161,7 +161,7 @@ def test_a_run_that_one_process_began_resumes_on_a_cluster(
 def test_bad_data_of_a_worker_keeps_its_code(nodes: Cluster, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     _, messages = end(
-        start(nodes, data, run, "--ray", nodes.address, "--lr", 1e30), Exit.CANNOT_CONTINUE
+        start(nodes, data, run, "--ray", nodes.address, "--lr", 1e18), Exit.CANNOT_CONTINUE
     )
     assert "no longer a number" in messages
     assert "Traceback" not in messages
