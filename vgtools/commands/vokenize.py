@@ -197,7 +197,7 @@ def _work(
     bank = open_indexes([*map(local, index)], search.nprobe)
     if control.control is None:
         worker = _matcher(bank, search, control, runtime)
-        return system.search_work(worker, index, window, limit, search.dtype)
+        return system.SearchWork(worker, index, window, limit, search.dtype)
     return _term_frequency(bank, search, control, runtime.offline, window, limit)
 
 
@@ -233,14 +233,14 @@ def _term_frequency(
     limit: int | None,
 ) -> Work:
     """Return the draw by term frequency; of the matcher only the tokenizer is used."""
-    from vgtools.systems.vokenization.term_frequency import draw_work
+    from vgtools.systems.vokenization.term_frequency import DrawWork
 
     given = search.k > 1 or search.min_score is not None or search.context_weight is not None
     if given or not control.captions:
         why = "term-frequency needs --captions, and excludes -k, --min-score and --context"
         raise typer.BadParameter(why, param_hint="--control")
     files, gamma, seed = control.captions, control.gamma, control.seed
-    return draw_work(bank, search.matcher, files, gamma, seed, window, limit, offline)
+    return DrawWork(bank, search.matcher, files, gamma, seed, window, limit, offline)
 
 
 def _summary(work: Work, counts: Mapping[str, int], quiet: bool) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.files import sha256_file
-from vgtools.io.streams import read_jsonl, read_windows
+from vgtools.io.streams import Piece, Window, read_jsonl, read_windows
 from vgtools.models.references import load_tokenizer
 from vgtools.retrieval import Index, matcher_path
 from vgtools.systems.vokenization.vokenize import Vokens, Work
@@ -141,46 +142,56 @@ class TermFrequency:
         self._cancelled.set()
 
 
-def draw_work(
-    bank: Index,
-    matcher: str | None,
-    files: Sequence[str],
-    gamma: float,
-    seed: int,
-    window: int,
-    limit: int | None,
-    offline: bool = False,
-) -> Work:
-    """Return the draw of vokens; only the tokenizer of the matcher is used.
+class DrawWork(Work):
+    """The draw of vokens; only the tokenizer of the matcher is used.
 
     The run of the `matcher` is by default at the path in the bank's manifest.
     """
-    ref = matcher_path(bank, matcher)
-    tokenizer = load_tokenizer(ref, offline=offline)
-    fingerprint = tokenizer_fingerprint(tokenizer)
-    config = {
-        "command": "vokenize",
-        "control": "term-frequency",
-        "index_sha256": bank.manifest["files"],
-        "tokenizer": fingerprint,
-        "captions": [sha256_file(path) for path in files],
-        "gamma": gamma,
-        "seed": seed,
-        "limit": limit,
-    }
 
-    def facts(worker: TermFrequency) -> dict[str, Any]:
-        names = {"ref": ref, "sha256": fingerprint}
-        return {"count": bank.count, "k": 1, "tokenizer": names, "captions": worker.captions}
+    searched = False
 
-    return Work(
-        config,
-        files,
-        lambda: TermFrequency(tokenizer, bank.ids, files, gamma, seed),
-        lambda pieces, state: read_windows(pieces, window, state, limit),
-        facts,
-        searched=False,
-    )
+    def __init__(
+        self,
+        bank: Index,
+        matcher: str | None,
+        files: Sequence[str],
+        gamma: float,
+        seed: int,
+        window: int,
+        limit: int | None,
+        offline: bool = False,
+    ) -> None:
+        self._bank = bank
+        self._ref = matcher_path(bank, matcher)
+        self._tokenizer = load_tokenizer(self._ref, offline=offline)
+        self._window = window
+        self.inputs = files
+        self.config = {
+            "command": "vokenize",
+            "control": "term-frequency",
+            "index_sha256": bank.manifest["files"],
+            "tokenizer": tokenizer_fingerprint(self._tokenizer),
+            "captions": [sha256_file(path) for path in files],
+            "gamma": gamma,
+            "seed": seed,
+            "limit": limit,
+        }
+
+    @cached_property
+    def worker(self) -> TermFrequency:
+        """The worker, made once it is known that there is work."""
+        how = (self.config["gamma"], self.config["seed"])
+        return TermFrequency(self._tokenizer, self._bank.ids, self.inputs, *how)
+
+    def windows(self, pieces: Sequence[Piece], state: Mapping[str, Any]) -> Iterator[Window]:
+        """Return windows of equal size."""
+        return read_windows(pieces, self._window, state, self.config["limit"])
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts about the draw."""
+        names = {"ref": self._ref, "sha256": self.config["tokenizer"]}
+        captions = self.worker.captions
+        return {"count": self._bank.count, "k": 1, "tokenizer": names, "captions": captions}
 
 
 def _captions(files: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -373,39 +372,21 @@ def load_for(
 
 
 class Work:
-    """How texts get their vokens: the work of a command, on a whole text or on a shard of it.
+    """How texts get their vokens: the work of a command, on a whole text or on a shard of it."""
 
-    Args:
-        config: the settings that decide the vokens.
-        inputs: files that are read in addition to the index and the text.
-        make: makes the worker, once it is known that there is work.
-        windows: returns the windows of pieces of the input, after the state of the rows already
-            written.
-        facts: about a worker that is done, for the manifest.
-        searched: whether vokens are searched, not drawn.
-    """
+    config: dict[str, Any]  # the settings that decide the vokens
+    inputs: Sequence[str] = ()  # files that are read in addition to the index and the text
+    worker: Any  # the `Vokenizer`, or the worker used instead
+    searched = True  # False: vokens are drawn
+    agreed: float | None = None  # agreement with the float32 encoder, on a sample
 
-    def __init__(
-        self,
-        config: dict[str, Any],
-        inputs: Sequence[str],
-        make: Callable[[], Any],
-        windows: Callable[[Sequence[Piece], Mapping[str, Any]], Iterator[Window]],
-        facts: Callable[[Any], dict[str, Any]],
-        searched: bool,
-    ) -> None:
-        self.config = config
-        self.inputs = inputs
-        self.searched = searched
-        self.agreed: float | None = None  # agreement with the float32 encoder, on a sample
-        self._make = make
-        self._windows = windows
-        self._facts = facts
+    def windows(self, pieces: Sequence[Piece], state: Mapping[str, Any]) -> Iterator[Window]:
+        """Return the windows of pieces of the input, after the state of the rows written."""
+        raise NotImplementedError
 
-    @cached_property
-    def worker(self) -> Any:
-        """The `Vokenizer`, or the worker used instead."""
-        return self._make()
+    def facts(self) -> dict[str, Any]:
+        """Return facts about a worker that is done, for the manifest."""
+        raise NotImplementedError
 
     def open(self, path: str, output: Callable[..., Any] = Output) -> VokenWriter:
         """Return the writer of vokens; `output` opens its files."""
@@ -414,7 +395,7 @@ class Work:
     def steps(self, pieces: Sequence[Piece], out: VokenWriter) -> Generator[int, None, None]:
         """Write the vokens of pieces of the input and finish; yield the tokens of each step."""
         measured = self.searched and self.config["dtype"] != "float32"
-        windows = self._windows(pieces, out.state)
+        windows = self.windows(pieces, out.state)
         with closing(vokenize(windows, self.worker)) as steps:  # Closing ends its threads.
             for step, done in steps:
                 if measured and self.agreed is None:
@@ -427,16 +408,11 @@ class Work:
                 out.write(done.rows(), done.tokens.ids, step, **counts)
                 out.commit(step.digest)
                 yield len(done.tokens.ids)
-        facts = self._facts(self.worker)
-        if self.searched:
-            facts["agreement_with_float32"] = self.agreed
-        out.finish(**facts)
+        out.finish(**self.facts())
 
 
-def search_work(
-    worker: Vokenizer, index: Sequence[str], window: int, limit: int | None, dtype: str
-) -> Work:
-    """Return the search for vokens.
+class SearchWork(Work):
+    """The search for vokens.
 
     Args:
         worker: does it.
@@ -445,41 +421,48 @@ def search_work(
         limit: stop after this many lines.
         dtype: type of the encoder.
     """
-    bank = worker.index
-    config = {
-        "command": "vokenize",
-        "index_sha256": bank.manifest["files"],
-        "matcher": worker.matcher.fingerprint,
-        "context_weight": worker.matcher.matcher.config.context_weight,
-        "k": worker.k,
-        "min_score": worker.min_score,
-        "dtype": dtype,
-        "device": worker.encoder.device.type,
-        "limit": limit,
-        **({"search": bank.approximate} if bank.approximate else {}),
-    }
 
-    def windows(pieces: Sequence[Piece], state: Mapping[str, Any]) -> Iterator[Window]:
-        # The first windows are small, so that the first vokens of a stream come soon.
-        lines = read_windows(pieces, min(64, window), state, limit)
-        return growing_windows(lines, max(1, window // worker.k))
+    def __init__(
+        self, worker: Vokenizer, index: Sequence[str], window: int, limit: int | None, dtype: str
+    ) -> None:
+        bank = worker.index
+        self.worker = worker
+        self.config = {
+            "command": "vokenize",
+            "index_sha256": bank.manifest["files"],
+            "matcher": worker.matcher.fingerprint,
+            "context_weight": worker.matcher.matcher.config.context_weight,
+            "k": worker.k,
+            "min_score": worker.min_score,
+            "dtype": dtype,
+            "device": worker.encoder.device.type,
+            "limit": limit,
+            **({"search": bank.approximate} if bank.approximate else {}),
+        }
+        self._index = index
+        self._window = window
 
-    def facts(worker: Vokenizer) -> dict[str, Any]:
-        sha256 = tokenizer_fingerprint(worker.matcher.encoder.tokenizer)
+    def windows(self, pieces: Sequence[Piece], state: Mapping[str, Any]) -> Iterator[Window]:
+        """Return growing windows: the first ones are small, so that the first vokens come soon."""
+        lines = read_windows(pieces, min(64, self._window), state, self.config["limit"])
+        return growing_windows(lines, max(1, self._window // self.worker.k))
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts about the search."""
+        matcher = self.worker.matcher
+        bank = self.worker.index
+        sha256 = tokenizer_fingerprint(matcher.encoder.tokenizer)
         return {
-            "index": index[0] if len(index) == 1 else list(index),
+            "index": self._index[0] if len(self._index) == 1 else list(self._index),
             "matcher": bank.manifest["matcher"],
             "count": bank.count,
-            "level": worker.matcher.matcher.config.level,
-            "k": worker.k,
-            "pack": worker.encoder.pack,
-            **({} if worker.calibration is None else {"score": "probability"}),
-            # This entry keeps its place in the manifest; `Work.steps` fills it in.
-            "agreement_with_float32": None,
-            "tokenizer": {"ref": worker.matcher.ref, "sha256": sha256},
+            "level": matcher.matcher.config.level,
+            "k": self.worker.k,
+            "pack": self.worker.encoder.pack,
+            **({} if self.worker.calibration is None else {"score": "probability"}),
+            "agreement_with_float32": self.agreed,
+            "tokenizer": {"ref": matcher.ref, "sha256": sha256},
         }
-
-    return Work(config, [], lambda: worker, windows, facts, searched=True)
 
 
 def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
