@@ -187,6 +187,7 @@ def _box(figure: Figure, x: float, values: Array, colour: str, group: str) -> No
         figure.line(x - half / 2, _y(end), x + half / 2, _y(end), GREY)
     for value in sorted(set(values.tolist()) - set(inside.tolist())):
         figure.dot(x, _y(value), 2.2, colour, f"{value:.3f}")
+    # Paper under the box hides the lines of the grid.
     figure.box(x - half, _y(q3), _WIDE, _y(q1) - _y(q3), PAPER)
     figure.box(x - half, _y(q3), _WIDE, _y(q1) - _y(q3), colour, hint, hollow=True)
     figure.box(x - half, _y(median) - 1, _WIDE, 2, INK)

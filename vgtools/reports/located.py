@@ -303,6 +303,7 @@ def paint(photo: Image, found: Found) -> Image:
     draw = ImageDraw.Draw(canvas)
     unit = max(1, round(max(width, height) / 240))
     for x, y, wide, high in _corners(found, width - 1, height - 1):
+        # A white line on a wider black line shows on any photo.
         draw.rectangle((x, y, x + wide, y + high), None, "#000000", 4 * unit)
         if min(wide, high) > 2 * unit:
             inner = (x + unit, y + unit, x + wide - unit, y + high - unit)

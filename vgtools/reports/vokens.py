@@ -190,6 +190,7 @@ class Pictures:
         try:
             return use(file)
         except Exception as error:  # decoders raise whatever a broken picture makes of them
+            # Pillow names its buffer by an address, which differs in every run.
             self.missing[row] = re.sub(r"<_io.BytesIO[^>]*>", "it", plain(error))[:160]
         return None
 
@@ -334,6 +335,7 @@ def _parts(
         if token.start > done:
             parts.append({"gap": readable(text[done : token.start])})
         done = max(done, token.end)
+        # Tokens and words both rise, so a single pass finds the word of each token.
         while word + 1 < len(words) and words[word][1] <= token.start:
             word += 1
         start, end = words[word]

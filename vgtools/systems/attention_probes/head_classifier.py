@@ -87,6 +87,7 @@ def open_vectors(path: str) -> tuple[Vectors, int]:
             rows.setdefault(word, row)
         vectors.append(block.vectors)
         count += len(block.words)
+    # Unknown words have the row -1, which is the row of zeros at the end.
     table = np.concatenate([*vectors, np.zeros((1, file.width), np.float32)])
     return lambda word: table[rows.get(word, rows.get(word.lower(), -1))], file.width
 

@@ -41,6 +41,8 @@ def probe_all(
 
     def readable() -> Iterator[Any]:
         try:
+            # The signal is looked for between rows, so that a batch at work is finished and
+            # counted.
             yield from takewhile(lambda _: stop.signal is None, rows)
         except DataError as error:
             faults.append(error)

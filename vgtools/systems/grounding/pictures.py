@@ -71,6 +71,7 @@ class WholePictures:
     def gather(self, rows: Array) -> tuple[Array, Array]:
         """Return the features of images; see `Pictures`."""
         mask = rows >= 0
+        # Masked slots must be finite as well, because 0 times NaN is NaN in the attention.
         features = np.zeros((*rows.shape, self.width), np.float32)
         features[mask] = self._array[rows[mask]]
         return features, mask

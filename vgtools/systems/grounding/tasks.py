@@ -136,6 +136,7 @@ def open_images(ref: str, feats: str | None, index: str | None, choice: Choice) 
         why = f"was trained with {strategy!r}: expected --index FILE and --feats X.npy"
         raise DataError(why, ref, code=Exit.USAGE)
     trained = info["index"]
+    # Images have to be found as in pretraining, whatever the defaults are now.
     search = {key: trained[key] for key in ("clusters", "tagger") if key in trained}
     sources = Sources(strategy, feats=feats, index=index, images=shape["images"], **search)
     pictures, bank = sources.open()

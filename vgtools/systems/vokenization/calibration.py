@@ -47,6 +47,7 @@ class Calibration:
         weights = [found.get(name) for name in ("relevance", "captions", "bias")]
         stems = found.get("stems")
         counts = list(stems.values()) if isinstance(stems, Mapping) else [None]
+        # Types are compared exactly, because True is also an int.
         odd = {*map(type, weights)} - {int, float} or {*map(type, counts)} - {int}
         if odd or len(found) != 4:
             why = '"calibration": expected three weights and how many captions hold each stem'

@@ -77,6 +77,7 @@ def open_matcher(
     encoder = load_encoder(str(path), device=device, dtype=dtype, offline=offline)
     file = run.path / "run.json"
     trained = run.info.get("encoder", {})
+    # A folder can be edited by hand, and another encoder would give wrong vokens without any error.
     check_same("encoder", {"ref": str(path), "fingerprint": encoder.fingerprint}, trained, file)
     config = matcher.config
     if config.text_width != config.layers * encoder.width or config.layers > encoder.layers:
@@ -122,6 +123,8 @@ class Queries(NamedTuple):
 
 
 def _joined(parts: Sequence[Queries]) -> Queries:
+    # Owners count the queries of their own part, so they are shifted by the queries of the parts
+    # before.
     bases = row_starts(len(part.vectors) for part in parts)
     return Queries(
         torch.cat([part.vectors for part in parts]),
@@ -168,6 +171,7 @@ def segment(starts: Array, max_tokens: int) -> Segments:
     """
     lengths = np.diff(starts)
     long = lengths > max_tokens
+    # Nearly all sentences fit, so they are taken together and only the long ones cut in Python.
     first = starts[:-1][(lengths > 0) & ~long]
     size = lengths[(lengths > 0) & ~long]
     pieces = [
@@ -247,6 +251,8 @@ class Vokenizer:
             lengths = pieces.lengths[hidden.segments]
             if by_token:
                 sizes = torch.from_numpy(lengths).to(self.encoder.device)
+                # All tokens of a segment are embedded, because the sentence term is their mean; the
+                # overlap is dropped only afterwards.
                 embedded = matcher.embed_tokens(hidden.tokens, sizes)
                 vectors = embedded[torch.from_numpy(kept).to(self.encoder.device)]
                 owner = np.arange(len(kept))

@@ -315,6 +315,7 @@ class XDBert(nn.Module):
 
     def see(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the teacher's states of a batch, (B, U, E), and their mask."""
+        # Without gradients a frozen teacher keeps no activations in memory.
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             return block_states(self.teacher, batch.blocks, batch.lengths)
 
