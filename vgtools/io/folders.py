@@ -88,6 +88,8 @@ class Shards:
         if file_size(manifest) is None or file_size(self.path) is None:
             why = "is not complete: shards are missing; run the command that writes it again"
             raise DataError(why, folder, code=Exit.NO_INPUT)
+        # One pass gives the hash of the list and the place of each line, so that `records` can
+        # start at any shard without the list in memory.
         digest = hashlib.sha256()
         self._starts = array("Q", [0])
         with file_errors(self.path, reading=True), open_file(self.path) as stream:

@@ -91,6 +91,7 @@ class Inputs:
         Raises:
             DataError: a file has another content than at the beginning (78, both hashes).
         """
+        # A file is hashed again only if its stamp has changed, because that reads all of it.
         for path, before, old in zip(self.paths, self._stamps, self._entries, strict=True):
             if "sha256" in old and stamp(path) != before:
                 new = identity(path)

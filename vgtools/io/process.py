@@ -77,6 +77,7 @@ class Lock:
         """Remove the file unless another process has the lock or `ours` does not hold."""
         if self._fd >= 0:
             self._close()
+        # Another process may have taken the lock by now; the file is removed only under it.
         with contextlib.suppress(OSError, DataError):
             self._fd = own.reopen(self.path)
             try:

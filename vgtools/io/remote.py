@@ -232,6 +232,7 @@ def create(url: str, data: bytes) -> bool:
     """Write a small object unless there is one of this name; return whether it was written."""
     with _about(url):
         system, path = _system(url)
+        # The store itself decides which of several writers is first.
         try:
             system.pipe_file(path, data, mode="create")
         except FileExistsError:

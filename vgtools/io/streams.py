@@ -573,6 +573,7 @@ def read_windows(
                 if total == done:
                     _check_prefix(path, done, digest.hexdigest(), state)
                 continue
+            # Only the start of the input, not of a later piece, may have a byte-order mark.
             lines.append(decode(raw, number == 1 and not piece.start, stats))
             held += len(lines[-1])
             if len(lines) == size or held >= WINDOW_CHARS:

@@ -256,6 +256,7 @@ def _usable(load: Callable[[], Tokenizer], file: Path) -> Tokenizer:
 @contextlib.contextmanager
 def _quiet_panics() -> Iterator[None]:
     """Keep Rust's output of a panic off stderr; vg reports the panic itself as an error."""
+    # Rust writes to the descriptor itself, which a replaced sys.stderr would not catch.
     try:
         kept = os.dup(2)
     except OSError:  # stderr is closed

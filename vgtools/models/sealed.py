@@ -98,6 +98,7 @@ def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
 
 
 def _check_names(info: Mapping[str, Any], file: Path) -> None:
+    # An edited run.json, sealed again, must not lead its readers out of the run.
     for name in info["files"]:
         place = PurePosixPath(name)
         if not name or place.is_absolute() or ".." in place.parts:
