@@ -26,7 +26,6 @@ from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
     from vgtools.models.encoder import Encoder
-    from vgtools.training.session import Session
 
 _NAMES = "clip-text, clip-text-small"
 TRAINING = Topic("training", "How the tower learns: rates, numbers, and when it is saved.")
@@ -136,16 +135,11 @@ def clip(
     optimizer = settle(context, start, optimizer, [captions, valid or ""], target.output)
     from vgtools.systems.clip.training import ClipPretraining
 
-    def make(tower: Encoder, session: Session, folder: Path) -> ClipPretraining:
-        dtype = optimizer.dtype
-        return ClipPretraining(tower, captions, feats, valid, dtype=dtype, say=session.note)
-
-    run = Run(
-        target=target,
-        masking=None,
-        optimizer=optimizer,
-        checkpoints=checkpoints,
-        seed=seed,
-        runtime=runtime,
+    run = Run(target, None, optimizer, checkpoints, seed, runtime)
+    run.train(
+        partial(start.open, runtime.offline),
+        lambda tower, session, folder: ClipPretraining(
+            tower, captions, feats, valid, dtype=optimizer.dtype, say=session.note
+        ),
+        start.encoder,
     )
-    run.train(partial(start.open, runtime.offline), make, start.encoder)

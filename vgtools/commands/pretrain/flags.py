@@ -161,7 +161,7 @@ def settle(
     return dataclasses.replace(optimizer, micro_batch=optimizer.micro_batch or optimizer.batch_size)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Run:
     """A run of one of the systems: what their flags have in common.
 

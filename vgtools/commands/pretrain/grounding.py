@@ -31,11 +31,7 @@ from vgtools.commands.topics import Topic
 from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from vgtools.models.encoder import Encoder
     from vgtools.systems.grounding.inputs import Sources
-    from vgtools.training.session import Session
 
 _TRANSFERRED = ("i2t", "t2i", "both")
 _ASSOCIATIVE = ("scene", "object", "keyword")
@@ -279,8 +275,10 @@ def grounding(
     from vgtools.models.encoder import load_masked_lm
     from vgtools.systems.grounding.pretraining import Pretraining
 
-    def make(text: Encoder, session: Session, folder: Path) -> Pretraining:
-        return Pretraining(
+    run = Run(target, masking, optimizer, checkpoints, seed, runtime)
+    run.train(
+        partial(load_masked_lm, encoder, offline=runtime.offline),
+        lambda text, session, folder: Pretraining(
             text,
             inputs,
             valid or [],
@@ -295,14 +293,6 @@ def grounding(
             folder=folder.parent,
             quiet=session.quiet,
             say=session.note,
-        )
-
-    run = Run(
-        target=target,
-        masking=masking,
-        optimizer=optimizer,
-        checkpoints=checkpoints,
-        seed=seed,
-        runtime=runtime,
+        ),
+        encoder,
     )
-    run.train(partial(load_masked_lm, encoder, offline=runtime.offline), make, encoder)

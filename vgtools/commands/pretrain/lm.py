@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -34,12 +34,6 @@ from vgtools.commands.signature import flags
 from vgtools.commands.topics import Topic
 from vgtools.io.settings import count, value
 from vgtools.systems.vokenization import objectives
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from vgtools.models.encoder import Encoder
-    from vgtools.training.session import Session
 
 VOKENS = Topic(
     "vokens", "Which vokens are learned, their controls, and how rows are packed into blocks."
@@ -167,8 +161,10 @@ def lm(
     weights = parse_weights(weight, _losses())
     from vgtools.systems.vokenization.pretraining import Pretraining
 
-    def make(encoder: Encoder, session: Session, folder: Path) -> Pretraining:
-        return Pretraining(
+    run = Run(target, masking, optimizer, checkpoints, seed, runtime)
+    run.train(
+        partial(start.open, runtime.offline),
+        lambda encoder, session, folder: Pretraining(
             encoder,
             inputs,
             valid or [],
@@ -182,15 +178,7 @@ def lm(
             compiled=compiled,
             quiet=session.quiet,
             say=session.note,
-        )
-
-    run = Run(
-        target=target,
-        masking=masking,
-        optimizer=optimizer,
-        checkpoints=checkpoints,
-        seed=seed,
-        runtime=runtime,
+        ),
+        start.encoder,
+        keep_every=keep_every,
     )
-    opened = partial(start.open, runtime.offline)
-    run.train(opened, make, start.encoder, keep_every=keep_every)

@@ -31,10 +31,7 @@ from vgtools.commands.signature import flags
 from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from vgtools.models.encoder import Encoder
-    from vgtools.training.session import Session
 
 
 _WEIGHTS = {"mlm": 1.0, "sip": 1.0}  # of every loss, where none is given
@@ -121,8 +118,8 @@ def visualbert(
 
         vg prepare task nlvr2 nlvr2/data --split train -o nlvr2.jsonl
 
-        vg pretrain visualbert nlvr2.jsonl --regions nlvr2.npy --encoder run --weight mlm=1 \
-            --boxes 144 -o run.nlvr2
+        vg pretrain visualbert nlvr2.jsonl --regions nlvr2.npy --encoder run --weight mlm=1 \\
+          --boxes 144 -o run.nlvr2
     """
     optimizer = settle(context, start, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, tuple(_WEIGHTS))
@@ -139,8 +136,10 @@ def visualbert(
         refuse_if(words and continued, "--region-start", learned)
         return None if continued else start.open(runtime.offline)
 
-    def make(text: Encoder | None, session: Session, folder: Path) -> Pretraining:
-        return Pretraining(
+    run = Run(target, masking, optimizer, checkpoints, seed, runtime)
+    run.train(
+        open_text,
+        lambda text, session, folder: Pretraining(
             text,
             inputs,
             valid or [],
@@ -153,14 +152,6 @@ def visualbert(
             gradient_checkpointing=gradient_checkpointing,
             offline=runtime.offline,
             quiet=session.quiet,
-        )
-
-    run = Run(
-        target=target,
-        masking=masking,
-        optimizer=optimizer,
-        checkpoints=checkpoints,
-        seed=seed,
-        runtime=runtime,
+        ),
+        start.encoder,
     )
-    run.train(open_text, make, start.encoder)

@@ -31,10 +31,7 @@ from vgtools.commands.signature import flags
 from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from vgtools.models.encoder import Encoder
-    from vgtools.training.session import Session
 
 _LOSSES = ("mlm", "match", "clip_token")
 
@@ -169,8 +166,10 @@ def xdbert(
     from vgtools.systems.xdbert.model import XDBertConfig
     from vgtools.systems.xdbert.pretraining import Pretraining
 
-    def make(opened: tuple[Encoder, Encoder], session: Session, folder: Path) -> Pretraining:
-        return Pretraining(
+    run = Run(target, masking, optimizer, checkpoints, seed, runtime)
+    run.train(
+        partial(models.open, runtime.offline),
+        lambda opened, session, folder: Pretraining(
             *opened,
             inputs,
             valid or [],
@@ -182,14 +181,7 @@ def xdbert(
             gradient_checkpointing=gradient_checkpointing,
             quiet=session.quiet,
             say=session.note,
-        )
-
-    run = Run(
-        target=target,
-        masking=masking,
-        optimizer=optimizer,
-        checkpoints=checkpoints,
-        seed=seed,
-        runtime=runtime,
+        ),
+        models.encoder,
+        models.teacher,
     )
-    run.train(partial(models.open, runtime.offline), make, models.encoder, models.teacher)
