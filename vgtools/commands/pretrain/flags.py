@@ -94,7 +94,7 @@ class Start:
         refuse_if((self.shape is None) != (self.tokenizer is None), "--tokenizer", own)
 
     def shape_mark(self) -> str | None:
-        """Return what identifies --shape in `run.json`: its name, or the sha256 of a file."""
+        """Return the identity of --shape in `run.json`: its name, or the sha256 of a file."""
         from vgtools.io.files import sha256_file
         from vgtools.models.masked_lm import SHAPES
 
@@ -146,7 +146,7 @@ def settle(
     """Refuse flags that do not go together, before any work is done.
 
     Returns:
-        The settings with --steps in place of the default --epochs, and a micro-batch.
+        The settings with --steps instead of the default --epochs, and a micro-batch.
     """
     if start is not None:
         start.check()
@@ -167,10 +167,10 @@ class Run:
 
     Attributes:
         target: folder of the run.
-        masking: what of a text is masked; None for a system that masks nothing.
+        masking: the part of a text to mask; None for a system that masks nothing.
         optimizer: as `settle` returns it.
         checkpoints: when it reports and saves.
-        seed: of every random choice.
+        seed: decides every random choice.
         runtime: where it computes.
     """
 
@@ -188,11 +188,11 @@ class Run:
         *sources: str | None,
         keep_every: int | None = None,
     ) -> None:
-        """Make what learns, train it to the last step, and write the run.
+        """Make the network, train it to the last step, and write the run.
 
         Args:
             open_models: returns the models to start from, or draws them; no folder is made before.
-            make: of these, the session and its folder, what learns.
+            make: makes the network of these, the session and its folder.
             *sources: names of the models, which the folder may not hold.
             keep_every: steps between encoders that are kept.
         """
@@ -218,7 +218,7 @@ class Run:
             pretrain(session, system, self._config(), self.target.restart, keep_every)
 
     def _config(self) -> dict[str, Any]:
-        """Return what of the flags decides the weights or the records, for `run.json`."""
+        """Return the flags that decide the weights or the records, for `run.json`."""
         return {
             **({} if self.masking is None else dataclasses.asdict(self.masking)),
             **dataclasses.asdict(self.optimizer),
@@ -229,7 +229,7 @@ class Run:
 
 
 def parse_weights(given: Sequence[str] | None, names: tuple[str, ...]) -> dict[str, float]:
-    """Return the weight of each loss by name, without those of 0; empty if none is given."""
+    """Return the weight of each loss by name, without weights of 0; empty if none is given."""
     weights: dict[str, float] = {}
     for item in given or ():
         name, _, number = item.partition("=")
