@@ -1,4 +1,4 @@
-"""Voken rows: what is wrong with one is named, and what is right stays as it is."""
+"""Voken rows: a wrong value is named with its place, and a right row stays as it is."""
 
 from __future__ import annotations
 
