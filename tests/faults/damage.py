@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 
-from tests.faults.cases import Case
+from tests.faults.case import Case
 from tests.faults.mutations import FORMATS, mutated
 from tests.faults.operations import Fault
 from tests.faults.trials import Outcome, Workspace, data_of, difference, fault_of

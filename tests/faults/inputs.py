@@ -16,7 +16,7 @@ import random
 import threading
 from pathlib import Path
 
-from tests.faults.cases import Case
+from tests.faults.case import Case
 from tests.faults.mutations import FORMATS, mutated, reseal, reseal_run
 from tests.faults.trials import (
     Outcome,
@@ -73,7 +73,7 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     expected = space.reference(case)
     space.clear()
     path = space.folder / "in" / file
-    manifest = _manifest(path, space)
+    manifest = manifest_of(path, space)
     argv = None
     stdin = b""
     good = path.read_bytes()
@@ -143,7 +143,7 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     return Outcome(trial)
 
 
-def _manifest(path: Path, space: Workspace) -> Path | None:
+def manifest_of(path: Path, space: Workspace) -> Path | None:
     """Return the manifest that protects a file: beside it, or the run.json of its run."""
     beside = path.parent / f"{path.name.split('.')[0]}.json"
     run = path.parent / "run.json"

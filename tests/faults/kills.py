@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 
-from tests.faults.cases import Case
+from tests.faults.case import Case
 from tests.faults.operations import KINDS, Fault
 from tests.faults.trials import Outcome, Workspace, difference, fault_of, litter
 from vgtools.io.errors import Exit

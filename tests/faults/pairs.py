@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.faults.case import Case
 from tests.faults.cases import BY_NAME as CALLS
-from tests.faults.cases import Case
 from tests.faults.mutations import reseal, reseal_run
 from tests.faults.trials import Outcome, Workspace, data_of, difference, fault_of
 from vgtools.io.errors import Exit

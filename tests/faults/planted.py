@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 
-from tests.faults.cases import Case
+from tests.faults.case import Case
 from tests.faults.trials import Outcome, Workspace, fault_of
 from vgtools.io.errors import Exit
 

@@ -12,7 +12,7 @@ import hashlib
 import os
 import threading
 
-from tests.faults.cases import Case
+from tests.faults.case import Case
 from tests.faults.operations import Fault
 from tests.faults.trials import Outcome, Tree, Workspace, data_of, difference, fault_of
 from vgtools.io.errors import Exit

@@ -7,11 +7,11 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.cases import Case
+from tests.faults.case import Case
 from tests.faults.operations import Fault
 from tests.faults.server import Call, Done, Server
 from vgtools.io.errors import Exit
@@ -87,9 +87,10 @@ class Workspace:
         idle: float = 0,
         stdin: bytes = b"",
         argv: list[str] | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> Call:
         words = [*(argv or case.words), *more]
-        env = {"TMPDIR": str(self.folder.parent)}
+        env = {"TMPDIR": str(self.folder.parent)} | dict(env or {})
         return Call(words, str(self.folder), fault, stdin, seconds, idle, env, limit)
 
     def run(self, case: Case, fault: Fault | None = None, **how: object) -> Done:
