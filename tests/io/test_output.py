@@ -422,6 +422,9 @@ def resealed(journal: Path, change: Any) -> None:
         (lambda b: b["inputs"].update(files=[5]), '"inputs.files[0]": expected an object'),
         (lambda b: b.update(manifest=[]), '"manifest": expected an object'),
         (lambda b: b.pop("state"), 'the key "state" is missing'),
+        (lambda b: b["state"].update(rows={}), '"state.rows": expected a number of bytes or items'),
+        (lambda b: b["state"].update(counts=[]), '"state.counts": expected an object'),
+        (lambda b: b["state"].update(digest=5), '"state.digest": expected a string or null'),
     ],
 )
 def test_a_journal_of_other_types_is_refused_though_its_seal_fits(
@@ -432,6 +435,29 @@ def test_a_journal_of_other_types_is_refused_though_its_seal_fits(
     error = refused(path)
     assert error.code == Exit.DATA
     assert why in str(error)
+
+
+def test_what_a_command_lacks_in_the_state_of_a_journal_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    resealed(unfinished(path), lambda b: b["state"].clear())
+    why = r'x.jsonl.journal: is damaged: "state.rows" is missing'
+    with pytest.raises(DataError, match=why), Output([path], {}) as out:
+        out.state["rows"]
+
+
+def test_a_journal_with_fewer_inputs_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    with pytest.raises(KeyboardInterrupt), Output([path], {}, inputs=[source]) as out:
+        out.write(b"x\n")
+        out.commit({"rows": 1})
+        raise KeyboardInterrupt
+    resealed(path.with_name("x.jsonl.journal"), lambda b: b["inputs"].update(files=[]))
+    why = "read 0 files, this one reads 1; --restart"
+    with pytest.raises(DataError, match=why) as caught, Output([path], {}, inputs=[source]):
+        pass
+    assert caught.value.code == Exit.CONFIG
 
 
 def flipped(data: bytes) -> bytes:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import resource
 import shutil
+import struct
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,6 +50,35 @@ def test_every_cut_and_every_kind_of_flip_is_refused(tmp_path: Path) -> None:
             open_index(path)
     path.write_bytes(whole)
     open_index(path)
+
+
+@pytest.mark.parametrize("more", [1, 1000, 2**31, 2**40, 2**56])
+@pytest.mark.parametrize("where", ["head", "codes", "both"])
+def test_vectors_that_are_declared_and_not_there_are_not_allocated(
+    where: str, more: int, tmp_path: Path
+) -> None:
+    path = save_index(tmp_path, unit(6, 4))
+    data = bytearray(path.read_bytes())
+    assert struct.unpack("<iq", data[4:16]) == (4, 6)
+    length = struct.unpack("<Q", data[37:45])[0]
+    assert length == 6 * 4
+    if where != "codes":
+        data[8:16] = struct.pack("<q", 6 + more)
+    if where != "head":
+        data[37:45] = struct.pack("<Q", 4 * (6 + more))
+    path.write_bytes(data)
+    manifest = path.with_suffix(".json")
+    body = json.loads(manifest.read_bytes())
+    body["files"][path.name]["sha256"] = hashlib.sha256(data).hexdigest()
+    body["count"] = 6 if where == "codes" else 6 + more
+    manifest.write_text(json.dumps(body))
+    start = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match=r"\.faiss: ") as caught:
+        open_index(path)
+    assert caught.value.code == Exit.DATA
+    assert time.monotonic() - start < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
 
 
 def test_every_cut_manifest_is_refused(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ class FeatureOutput:
         )
         self.digest: str | None = state.get("digest")
         self._reason = str(state.get("reason", ""))
-        self.featurizer.size = int(state.get("size", self.featurizer.size))
+        self.featurizer.size = int(state.get("size", 0)) or self.featurizer.size
         self._saved = time.monotonic()
         return self
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vgtools.io.errors import DataError, Exit, name_of, storable
+from vgtools.io.errors import DataError, Exit, amount, name_of, storable
 from vgtools.io.files import config_difference, identity
 from vgtools.io.trust import stamp
 
@@ -62,6 +62,10 @@ class Inputs:
         Raises:
             DataError: a file has another content than it had (78, both hashes), or a fact differs.
         """
+        if len(before["files"]) != len(self.paths):
+            why = f"the run that is being resumed read {amount(len(before['files']), 'file')}"
+            why += f", this one reads {len(self.paths)}; --restart starts over"
+            raise DataError(why, code=Exit.CONFIG)
         for path, old, new in zip(self.paths, before["files"], self._entries, strict=True):
             if old.get("sha256") != new.get("sha256"):
                 raise _changed(path, "changed since the run that is being resumed", old, new)

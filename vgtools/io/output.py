@@ -24,7 +24,7 @@ from vgtools.io.files import (
     refuse_inputs,
     write_manifest,
 )
-from vgtools.io.forms import FILES, check_form, is_name
+from vgtools.io.forms import FILES, SIZE, check_form, is_name
 from vgtools.io.inputs import Inputs, as_inputs
 from vgtools.io.names import is_stream, manifest_path
 from vgtools.io.own import open_stream, sync_dir
@@ -33,13 +33,32 @@ from vgtools.io.process import Lock, Stop
 from vgtools.io.written import seal, unseal
 
 _IS_JOURNAL = own.begins(b'{"vg":')
+# What commands commit; each has some of it.
+_STATE: dict[str, Any] = {
+    **dict.fromkeys(("errors?", "images?", "items?", "line?", "rows?", "size?", "tokens?"), SIZE),
+    "counts?": {str: SIZE},
+    "digest?": (str, type(None)),
+    "reason?": str,
+    "sha256?": str,
+}
 _JOURNAL = {
     "config": dict,
     "inputs": {"files": [{"path": str, "sha256?": str}], "facts": dict},
     "files": FILES,
-    "state": dict,
+    "state": _STATE,
     "manifest?": dict,
 }
+
+
+class _State(dict[str, Any]):
+    """The state of a journal, which may lack what a command looks for: anybody can seal one."""
+
+    def __init__(self, state: Mapping[str, Any], journal: Path) -> None:
+        super().__init__(state)
+        self._journal = journal
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise damaged(self._journal, f'is damaged: "state.{key}" is missing')
 
 
 class Output:
@@ -161,7 +180,7 @@ class Output:
         if not journal:
             own.remove(self._journal, _IS_JOURNAL)
             journal = {"state": {}}
-        self.state = journal["state"]
+        self.state = _State(journal["state"], self._journal)
         while self._parts:
             self._parts.pop().close(failed=True)
         for index, final in enumerate(finals):

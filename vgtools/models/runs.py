@@ -115,6 +115,7 @@ def open_run(path: str | Path, kind: str) -> Run:
     Raises:
         DataError: not there or not finished (66), of another kind, or damaged (65).
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
     path = Path(path)
@@ -123,7 +124,11 @@ def open_run(path: str | Path, kind: str) -> Run:
     if file.name not in info["files"]:
         return Run(path, info, {}, info["fingerprint"])
     check_written(file, info["files"][file.name]["sha256"])
-    return Run(path, info, load(file.read_bytes()), info["fingerprint"])
+    try:
+        weights = load(file.read_bytes())
+    except SafetensorError as error:  # its hash is right: so it was written
+        raise DataError(f"is not a readable safetensors file: {error}", file) from None
+    return Run(path, info, weights, info["fingerprint"])
 
 
 def load_network(
