@@ -11,7 +11,7 @@ help:
 	@echo "make test-cpus  the tests seven times: kernels of older x86 processors, 1, 2 and 4 threads"
 	@echo "make test-cluster  the tests on a Ray cluster and an S3 server of this machine, with what they need (400 MB)"
 	@echo "make quick   the tests without those marked slow"
-	@echo "make faults  kills, full disks, bad inputs and races for every command (about 30 minutes)"
+	@echo "make faults  kills, full disks, bad and hostile inputs and races for every command (about 40 minutes)"
 	@echo "make examples  every target of every examples/*/Makefile at toy size (30 minutes; EXAMPLES=\"xdbert:small …\" a part)"
 	@echo "make lint    ruff, mypy, stale man pages"
 	@echo "make bench   measure speed and memory against their targets"

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import orjson
 
 Mutation = Callable[[bytes, random.Random], bytes | None]
 
@@ -765,6 +766,12 @@ def reseal(file: str, bad: bytes, manifest: bytes) -> bytes:
     if file in body.get("files", {}):
         body["files"][file] = {"bytes": len(bad), "sha256": hashlib.sha256(bad).hexdigest()}
     return json.dumps(body, indent=2).encode() + b"\n"
+
+
+def sealed_again(body: dict[str, Any]) -> bytes:
+    """Return a plan, commit or journal with the seal of what it says."""
+    body = {key: value for key, value in body.items() if key != "sha256"}
+    return orjson.dumps(body | {"sha256": hashlib.sha256(orjson.dumps(body)).hexdigest()}) + b"\n"
 
 
 def reseal_run(bad: bytes) -> bytes | None:

@@ -15,8 +15,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.faults import changes, damage, inputs, kills, pairs, planted, races
-from tests.faults.cases import BY_NAME, CASES, Case
+from tests.faults import (
+    changes,
+    damage,
+    inputs,
+    kills,
+    lists,
+    offline,
+    pairs,
+    planted,
+    races,
+    resealed,
+    sizes,
+)
+from tests.faults.case import Case
+from tests.faults.cases import BY_NAME, CASES
 from tests.faults.server import QUIET, ROOT, Server
 from tests.faults.trials import VERDICTS, Outcome, Workspace
 
@@ -26,6 +39,10 @@ SUITES = {
     "damage": damage,
     "changes": changes,
     "planted": planted,
+    "lists": lists,
+    "resealed": resealed,
+    "sizes": sizes,
+    "offline": offline,
     "races": races,
     "pairs": pairs,
 }
@@ -130,6 +147,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--damage", type=int, default=400, help="damaged outputs [%(default)s]")
     parser.add_argument("--changes", type=int, default=150, help="inputs that change [%(default)s]")
     parser.add_argument("--planted", type=int, default=400, help="files in the way [%(default)s]")
+    parser.add_argument("--lists", type=int, default=80, help="tampered lists [%(default)s]")
+    parser.add_argument("--resealed", type=int, default=400, help="types, resealed [%(default)s]")
+    parser.add_argument("--sizes", type=int, default=200, help="declared sizes [%(default)s]")
+    parser.add_argument("--offline", type=int, default=150, help="URLs, --offline [%(default)s]")
     parser.add_argument("--races", type=int, default=2, help="races of each case [%(default)s]")
     parser.add_argument("--pairs", type=int, default=2, help="orders of each pair [%(default)s]")
     parser.add_argument("--only", default="*", metavar="CASE", help="cases, by shell pattern")
@@ -161,6 +182,7 @@ def jobs(cases: list[Case], given: argparse.Namespace) -> list[tuple[str, Case, 
     """Share the points out: bad inputs by the number of files of a case, the others evenly."""
     found: list[tuple[str, Case, int]] = []
     files = sum(len(case.reads) for case in CASES)
+    shards = sum(bool(case.reader) for case in CASES)
     for case in cases:
         found += [
             ("kills", case, -(-given.kills // len(CASES))),
@@ -168,6 +190,10 @@ def jobs(cases: list[Case], given: argparse.Namespace) -> list[tuple[str, Case, 
             ("damage", case, -(-given.damage // len(CASES))),
             ("changes", case, -(-given.changes // len(CASES))),
             ("planted", case, -(-given.planted // len(CASES))),
+            ("lists", case, -(-given.lists // shards) if case.reader else 0),
+            ("resealed", case, -(-given.resealed // len(CASES))),
+            ("sizes", case, sizes.share(case, CASES, given.sizes)),
+            ("offline", case, -(-given.offline // len(CASES))),
             ("races", case, given.races),
         ]
     chosen = [c for c in pairs.CASES.values() if fnmatch.fnmatch(c.name, given.only)]

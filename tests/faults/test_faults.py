@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.faults import mutations
+from tests.faults import mutations, offline, resealed, sizes
 from tests.faults.cases import BY_NAME, CASES
 from tests.faults.mutations import FORMATS, mutated
 from tests.faults.operations import Fault
@@ -20,7 +21,17 @@ from tests.faults.server import Call, Done
 from tests.faults.trials import Outcome, Workspace, difference, fault_of, litter
 
 # Trials of each quick case in `make test`; `make faults` runs thousands.
-SHARE = {"kills": 2, "inputs": 2, "damage": 1, "planted": 1, "races": 1}
+SHARE = {
+    "kills": 2,
+    "inputs": 2,
+    "damage": 1,
+    "planted": 1,
+    "races": 1,
+    "lists": 3,
+    "resealed": 1,
+    "sizes": 1,
+    "offline": 1,
+}
 
 
 # ------------------------------------------------------------------------------------ quick share
@@ -63,6 +74,10 @@ def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
         "inputs finetune-grounded associated/feats.json json_twice.7",  # a backbone that is 1
         "damage prepare-vcr kill@23 80 any.2",  # a manifest that is {}
         "kills revokenize-shards kill@26,kill@11",  # a temporary file of the folder's manifest
+        "sizes perplexity grounded/grounding.safetensors weights+.0",  # a header of 2**56 bytes
+        "sizes locate retriever/retriever.safetensors weights+.3",  # a tensor beyond the end
+        "resealed extract kill@37 50 key.1",  # a journal that lacks an input
+        "resealed vokenize-npy kill@21 46 type.1",  # a journal whose number of rows is an object
     ],
 )
 def test_what_once_failed_does_not_any_more(trial: str, space: Workspace) -> None:
@@ -127,6 +142,47 @@ def test_a_full_disk_stops_every_growing_operation(space: Workspace) -> None:
     done = space.run(case, Fault("full", 4))
     assert done.code == 74
     assert "No space left on device" in done.err
+
+
+def test_who_connects_is_seen() -> None:
+    with offline.listener() as (port, seen):
+        assert seen == []
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            assert connection.recv(1) == b""
+        assert len(seen) == 1
+
+
+FORMS = {
+    ".npy": "feats.npy",
+    ".faiss": "vg.faiss",
+    ".safetensors": "matcher/matcher.safetensors",
+    ".tar": "photos.tar",
+    ".hdf5": "published/vg.hdf5",
+}
+
+
+@pytest.mark.parametrize("ending", FORMS)
+def test_more_is_declared_than_is_there(ending: str, artefacts: Path) -> None:
+    good = (artefacts / FORMS[ending]).read_bytes()
+    way = {".safetensors": "weights"}.get(ending, ending[1:])
+    made = {sizes.WAYS[way](good, random.Random(seed)) for seed in range(20)} - {None, good}
+    assert len(made) > 3
+    # The rest of the file is as it was: only a header declares it.
+    assert all(abs(len(bad or b"") - len(good)) < 200 for bad in made)
+
+
+@pytest.mark.parametrize("name", ["vg.json", "matcher/run.json", "sst.found.json"])
+def test_one_value_changes_and_the_seal_fits(name: str, artefacts: Path, tmp_path: Path) -> None:
+    good = (artefacts / name).read_bytes()
+    path = tmp_path / Path(name).name
+    for seed in range(20):
+        path.write_bytes(good)
+        assert resealed.tamper(path, ("type", "key")[seed % 2], random.Random(seed))
+        body = json.loads(path.read_bytes())
+        assert body != json.loads(good)
+        if path.name == "run.json":
+            again = mutations.reseal_run(path.read_bytes())
+            assert json.loads(again or b"") == body
 
 
 @pytest.mark.slow
