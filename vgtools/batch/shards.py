@@ -153,6 +153,11 @@ class Attempt:
             own.remove(part_path(part.final), places.is_ours)
 
 
+def _by_name(pieces: list[list[Any]]) -> list[list[Any]]:
+    """Return pieces of inputs by the names of these: they may have moved to another folder."""
+    return [[os.path.basename(str(path)), *lines] for path, *lines in filter(None, pieces)]
+
+
 def _short_hash(hashes: Sequence[str]) -> str:
     """Return 8 hex digits of the sha256 of a shard's file, or of the hashes of its files."""
     one = hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
@@ -231,10 +236,13 @@ class ShardedOutput:
                 check()
         return {"shard": number, "items": items, "seconds": round(time.monotonic() - start, 3)}
 
+    def _input(self, number: int) -> list[list[Any]]:
+        """Return what a shard is made from, as its commit says it."""
+        return [list(asdict(piece).values()) for piece in self.plan.pieces(number)]
+
     def write_commit(self, number: int, body: Mapping[str, Any]) -> None:
         """Write the commit of a shard whose files are in place."""
-        pieces = [list(asdict(piece).values()) for piece in self.plan.pieces(number)]
-        body = {"shard": number, "plan": self.plan.name, "input": pieces, **body}
+        body = {"shard": number, "plan": self.plan.name, "input": self._input(number), **body}
         body = plain_json({**body, "versions": versions()})
         data = dumps(body | {"sha256": seal(body)})
         places.write(self._path(f"{self.stem(number)}.json"), data)
@@ -257,7 +265,10 @@ class ShardedOutput:
             return None
         # A commit that was copied to another number, or edited and sealed again, is not one.
         whole = (
-            whole and not fault_in_record(body, number, COMMIT) and body["plan"] == self.plan.name
+            whole
+            and not fault_in_record(body, number, COMMIT)
+            and body["plan"] == self.plan.name
+            and _by_name(body["input"]) == _by_name(storable(self._input(number)))
         )
         return body if whole and _has_files(body, size) else None
 

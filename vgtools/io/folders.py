@@ -35,7 +35,7 @@ _RECORD = {
     "versions": dict,
     "device": (str, type(None)),
 }
-COMMIT = _RECORD | {"plan": str, "facts": dict}
+COMMIT = _RECORD | {"plan": str, "input": [list], "facts": dict}
 _MANIFEST = {"files": FILES, "bytes": SIZE}
 
 

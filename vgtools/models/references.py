@@ -459,13 +459,13 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
 
 
-def unusable(what: str, error: BaseException, ref: str | Path) -> DataError:
+def unusable(what: str, error: BaseException, ref: str | Path | None) -> DataError:
     """Return the error for a model that a library fails to load, or has no memory for (70).
 
     Args:
         what: the kind of model that was expected.
         error: raised by the library.
-        ref: the model's name or path.
+        ref: the model's name or path, if it has one.
     """
     if is_out_of_memory(error):
         why = f"out of memory while it is loaded ({first_line(error)}); use a machine with more"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -293,11 +293,14 @@ def pack_vectors(
         why = f"the first line states {source.header[1]} numbers per word, this line has"
         raise DataError(f"{why} {source.width}", path, 2)
     config = {"command": "vectors", "limit": limit}
-    return _pack(source, output, config, inputs, lambda: _check_end(source, limit), restart)
+    how = {"restart": restart}
+    return _pack(source, output, config, inputs, lambda: _check_end(source, limit), how)
 
 
 def copy_vectors(ref: str, output: str) -> None:
     """Write the packed form of word vectors of any form that `vector_files` knows, resumably.
+
+    An unfinished copy that cannot be resumed is made again.
 
     Raises:
         DataError: as `open_vectors` and `pack_vectors`.
@@ -305,7 +308,7 @@ def copy_vectors(ref: str, output: str) -> None:
     source = open_vectors(ref)
     check = partial(_check_end, source, None) if isinstance(source, VectorFile) else lambda: None
     inputs = Inputs(vector_files(ref) or [])
-    _pack(source, output, {"command": "copy-vectors"}, inputs, check, False)
+    _pack(source, output, {"command": "copy-vectors"}, inputs, check, {"disposable": True})
 
 
 def _pack(
@@ -314,14 +317,12 @@ def _pack(
     config: dict[str, Any],
     inputs: Inputs,
     check: Callable[[], None],
-    restart: bool,
+    how: Mapping[str, bool],
 ) -> tuple[int, Counter[str], bool]:
     left_out: Counter[str] = Counter()
     seen: set[str] = set()
     files = [output, str(Path(output).with_suffix(".ids"))]
-    with Output(
-        files, config, npy={0: (np.float32, source.width)}, inputs=inputs, restart=restart
-    ) as out:
+    with Output(files, config, npy={0: (np.float32, source.width)}, inputs=inputs, **how) as out:
         if out.complete:
             return 0, left_out, True
         _write(out, source, seen, left_out)
