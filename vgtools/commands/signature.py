@@ -15,7 +15,7 @@ from typer.models import OptionInfo
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io import settings
 
-_MOST = 2**63  # of a number on the command line: arrays and `islice` count to below it
+_MOST = 2**63  # numbers of the command line stay below: arrays and `islice` count no further
 Result = TypeVar("Result")
 
 
@@ -85,7 +85,7 @@ def _flag_of(name: str, hint: Any, declared: dict[str, Any]) -> Any:
     """Return the annotation of a setting as a parameter of a command; as it is if it has its own.
 
     Args:
-        name: of the field.
+        name: name of the field.
         hint: its type.
         declared: by `settings.value`; empty for a field that is `Annotated`.
     """

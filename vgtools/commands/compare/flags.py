@@ -24,7 +24,7 @@ Split = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Grounding:
-    """What is visually grounded."""
+    """Words that are visually grounded."""
 
     grounding: str | None = file(
         None, "Captions, or a list of vg stats --grounded-types: they say which words are grounded."
@@ -41,7 +41,7 @@ class Grounding:
     )
 
     def types(self, offline: bool) -> tuple[Vocabulary, frozenset[str]] | None:
-        """Return what a token is and which types are grounded; None without --grounding."""
+        """Return the vocabulary and its grounded types; None without --grounding."""
         if self.grounding is None:
             return None
         from vgtools.tasks.compare import grounded_types

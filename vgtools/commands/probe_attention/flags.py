@@ -1,4 +1,4 @@
-"""What the sub-commands of `vg probe-attention` share: flags, and the way from a probe to files."""
+"""Flags that the sub-commands of `vg probe-attention` share, and the way from a probe to files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Output = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """What is probed, and how; the fields are some of `probing.Settings`."""
+    """The model and its probe; the fields are some of `probing.Settings`."""
 
     encoder: Encoder
     parser: str | None = value(
@@ -74,7 +74,7 @@ class Splits:
 
 
 def say(runtime: Runtime) -> Callable[[str], None]:
-    """Return what prints a message."""
+    """Return a function that prints a message."""
     return lambda message: note("probe-attention", message, runtime.quiet)
 
 
@@ -105,20 +105,20 @@ def report(
     images: str | None = None,
     reported: bool = False,
 ) -> None:
-    """Write what was found into the folder and print its records.
+    """Write the findings into the folder and print their records.
 
     Args:
-        found: by the probe.
-        settings: of the probe.
+        found: findings of the probe.
+        settings: settings of the probe.
         folder: for results; None: they are printed alone.
-        inputs: that were read.
-        runtime: of the command.
-        unit: what was counted, a caption or a text.
+        inputs: files that were read.
+        runtime: device and messages of the command.
+        unit: name of one that was counted, a caption or a text.
         images: where the photos are, for the page.
         reported: add the paper's best heads.
 
     Raises:
-        DataError: nothing was found, or what ended the probe early, after all is printed.
+        DataError: nothing was found, or the probe ended early, after all is printed.
     """
     from vgtools.reports import probes
     from vgtools.reports.tables import show
@@ -148,6 +148,6 @@ def report(
 
 
 def _left_out(skipped: Counter[str]) -> str:
-    """Return what was left out, in words."""
+    """Return how much was left out, in words."""
     parts = [f"{what}: {count:,}" for what, count in skipped.items() if count]
     return f"skipped: {'; '.join(parts)}"

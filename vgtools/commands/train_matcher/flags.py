@@ -29,7 +29,7 @@ class Validation:
 
 
 class Presets:
-    """Settings that a preset gives other values; of a dataclass."""
+    """A dataclass whose settings have other values in a preset."""
 
     def settings(self, context: typer.Context, name: str) -> dict[str, Any]:
         """Return the settings of a preset with the flags of the command line, for `run.json`."""
