@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vgtools.analysis.bootstrap import draws, ends
+from vgtools.analysis.bootstrap import draws, share_ends
 from vgtools.analysis.recall import KS
 from vgtools.images.phrases import image_finder
 from vgtools.io.arrays import Array
@@ -100,19 +100,17 @@ class Bootstrap:
     def __init__(self, images: Array, samples: int = SAMPLES, seed: int = 0) -> None:
         self._images = np.unique(images)
         size = len(self._images)
-        self._weights = draws(size, samples, seed).astype(np.float64) if size else np.zeros((1, 0))
+        self._drawn = draws(size, samples, seed).astype(np.float64) if size else np.zeros((1, 0))
 
     def interval(self, hits: Array, images: Array) -> list[float]:
         """Return the 95 % interval of a share in percent, from each item's hit and photo."""
+        if not len(hits):
+            return [0.0, 0.0]
         place = np.searchsorted(self._images, images)
         size = len(self._images)
-        total = self._weights @ np.bincount(place, minlength=size)
-        right = self._weights @ np.bincount(place, hits, minlength=size)
-        # A sample may draw no photo with such a word.
-        shares = right[total > 0] / total[total > 0]
-        if not len(shares):
-            return [0.0, 0.0]
-        return [round(100 * end, 2) for end in ends(shares)]
+        right = np.bincount(place, hits, minlength=size)
+        found = share_ends(right, np.bincount(place, minlength=size), self._drawn)
+        return [round(100 * end, 2) for end in found]
 
 
 class Evaluation:
