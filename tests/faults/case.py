@@ -1,4 +1,4 @@
-"""What a row of the table of commands says; the table is `cases.CASES`."""
+"""A row of the table of commands, `cases.CASES`."""
 
 from __future__ import annotations
 

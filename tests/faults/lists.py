@@ -2,9 +2,9 @@
 
 An id is `lists CASE STATE PART WAY`. The case runs to its end (STATE `done`) or is killed
 (`kill@N`); in the list of its shards (PART `list`) or in the commit of one (`commit`) a file's name
-becomes one of `WAYS`, with the true size and sha256 of what is there, and hashes and seals are made
+becomes one of `WAYS`, with the true size and sha256 of the file there, and hashes and seals are made
 to fit. Then its reader, the same command, and the same command with --restart run. No file outside
-the folder may change, no reader may accept the list, and what is made in the end is right.
+the folder may change, no reader may accept the list, and the output in the end is right.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _named(way: str, folder: Path, victims: list[Path], second: str) -> str:
 
 
 def _changed(record: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    """Return a record whose first file has another name, and the facts of what is there."""
+    """Return a record whose first file has another name, and the facts of the file there."""
     (_, facts), *rest = record["files"].items()
     try:
         data = (folder / name).read_bytes()

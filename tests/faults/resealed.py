@@ -1,9 +1,9 @@
-"""Values of other types in what vg writes for itself, under seals that fit.
+"""Values of other types in files that vg writes for itself, under seals that fit.
 
 An id is `resealed CASE STATE FILE WAY.N`. The case runs to its end (STATE `done`) or is killed
 (`kill@N`); FILE counts the manifests, plans, commits, journals and run.json that are there. One
-value in it becomes one of another type (WAY `type`), or a key is left out (`key`), and the seal is
-that of the new content. The same command, and the reader of its output, must refuse it with a code
+value in it becomes one of another type (WAY `type`), or a key is left out (`key`), and the seal
+fits the new content. The same command, and the reader of its output, must refuse it with a code
 of their own and one line, and --restart mends it; or the result is the right one.
 """
 
@@ -99,7 +99,7 @@ def _places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def tamper(path: Path, way: str, rng: random.Random) -> str:
-    """Change a value of a file, seal it again, and return what was done."""
+    """Change a value of a file, seal it again, and return a description."""
     body = json.loads(path.read_bytes())
     sealed = "sha256" in body
     body.pop("sha256", None)

@@ -2,7 +2,7 @@
 
 An id is `sizes CASE FILE WAY.N`: FILE is an input; WAY the format, with `+` after it if the
 manifest or run.json is made to fit. The command must end soon with 65 and one line that names the
-file: it neither waits for, nor allocates, what is declared.
+file: it neither waits for, nor allocates, the declared size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.faults.trials import Outcome, Workspace, fault_of, litter, overwrite
 from vgtools.io.errors import Exit
 
 MORE = (1, 1000, 2**31, 2**40, 2**56)  # items beyond those that are there
-SECONDS = 40  # of a whole command; the libraries are loaded before
+SECONDS = 40  # that a whole command has; the libraries are loaded before
 
 
 def npy(data: bytes, rng: random.Random) -> bytes | None:

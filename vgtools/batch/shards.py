@@ -237,7 +237,7 @@ class ShardedOutput:
         return {"shard": number, "items": items, "seconds": round(time.monotonic() - start, 3)}
 
     def _input(self, number: int) -> list[list[Any]]:
-        """Return what a shard is made from, as its commit says it."""
+        """Return the pieces of a shard as its commit lists them."""
         return [list(asdict(piece).values()) for piece in self.plan.pieces(number)]
 
     def write_commit(self, number: int, body: Mapping[str, Any]) -> None:

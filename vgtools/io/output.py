@@ -33,7 +33,7 @@ from vgtools.io.process import Lock, Stop
 from vgtools.io.written import seal, unseal
 
 _IS_JOURNAL = own.begins(b'{"vg":')
-# What commands commit; each has some of it.
+# Keys that commands commit; each has some of them.
 _STATE: dict[str, Any] = {
     **dict.fromkeys(("errors?", "images?", "items?", "line?", "rows?", "size?", "tokens?"), SIZE),
     "counts?": {str: SIZE},
@@ -51,7 +51,7 @@ _JOURNAL = {
 
 
 class _State(dict[str, Any]):
-    """The state of a journal, which may lack what a command looks for: anybody can seal one."""
+    """The state of a journal; keys may be missing, because anybody can seal one."""
 
     def __init__(self, state: Mapping[str, Any], journal: Path) -> None:
         super().__init__(state)
