@@ -2,7 +2,7 @@
 
 An id is `lists CASE STATE PART WAY`. The case runs to its end (STATE `done`) or is killed
 (`kill@N`); in the list of its shards (PART `list`) or in the commit of one (`commit`) a file's name
-becomes one of `WAYS`, with the true size and sha256 of the file there, and hashes and seals are made
+becomes one of `WAYS`, with size and sha256 of the file there, and hashes and seals are made
 to fit. Then its reader, the same command, and the same command with --restart run. No file outside
 the folder may change, no reader may accept the list, and the output in the end is right.
 """
