@@ -137,8 +137,11 @@ def preloaded(scratch: Path) -> Iterator[str]:
 
 def environment() -> dict[str, str]:
     """Return the environment of all commands: one thread each, no hub, vgtools of this tree."""
+    # What `make examples` itself was called with is not meant for the makes that it calls.
+    given = {k: v for k, v in os.environ.items() if k != "EXAMPLES" and not k.startswith("MAKE")}
+    given.pop("MFLAGS", None)
     more = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return os.environ | more | {"PYTHONPATH": str(ROOT)}
+    return given | more | {"PYTHONPATH": str(ROOT)}
 
 
 def run(row: Row, folder: Path, places: Places, vg: str) -> Outcome:

@@ -68,7 +68,7 @@ TOY = {
     "FINETUNE.cola='--steps 2'",
     "vokenization:paper": "SHAPE.bert6={shape} "
     "SHAPE.bert12={shape} SHAPE.roberta6={roberta_shape} SHAPE.roberta12={roberta_shape} "
-    "PRETRAIN='--seed 95 --batch-size 16' KEEP=1 CURVE_STEPS='1 2' "
+    "PRETRAIN='--seed 95 --batch-size 16' KEEP=1 CURVE_STEPS='1 2' GROUNDED='--grounded-above 3' "
     "LENGTH.bert6='--steps 2' LENGTH.bert12='--steps 2' LENGTH.roberta6='--steps 2' "
     "LENGTH.roberta12='--steps 2' LENGTH.bert6.mlm='--steps 2' LENGTH.bert12.mlm='--steps 2' "
     "LENGTH.roberta6.mlm='--steps 2' LENGTH.roberta12.mlm='--steps 2' "
