@@ -64,12 +64,6 @@ SHARDS = Topic(
     """,
 )
 
-Device = Annotated[
-    str,
-    Flag(
-        "--device", metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."
-    ),
-]
 NProbe = Annotated[
     int | None,
     Count("Lists of an IVF index to look into; by default those that vg build-index measured."),
@@ -101,27 +95,6 @@ Offline = Annotated[
     ),
 ]
 Restart = Annotated[bool, Flag("--restart", help="Discard the unfinished run and start over.")]
-OnError = Annotated[
-    Literal["fail", "skip"],
-    Flag(
-        "--on-error", help="Stop at the first bad item, or note it in X.errors.jsonl and continue."
-    ),
-]
-MaxErrors = Annotated[
-    int | None,
-    Flag(
-        "--max-errors", metavar="N", min=0, help="With skip: give up after more than N bad items."
-    ),
-]
-OutputFile = Annotated[
-    str,
-    Flag(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="File to write; the same command resumes it. - is stdout.",
-    ),
-]
 AsSplit = Annotated[
     str | None, Flag("--as-split", metavar="NAME", help='Write NAME as the "split" of every row.')
 ]
@@ -131,7 +104,9 @@ AsSplit = Annotated[
 class Runtime:
     """Where a command computes and what it prints; nothing that decides its output."""
 
-    device: Device = "auto"
+    device: str = value(
+        "auto", "cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.", metavar="NAME"
+    )
     offline: Offline = False
     quiet: Quiet = False
 
@@ -140,7 +115,9 @@ class Runtime:
 class Target:
     """Where a command writes."""
 
-    output: OutputFile = "-"
+    output: str = file(
+        "-", "File to write; the same command resumes it. - is stdout.", "--output", "-o"
+    )
     restart: Restart = False
 
 
@@ -190,8 +167,10 @@ class RunFolder(Target):
 class Errors:
     """What a command does about items that it cannot use."""
 
-    on_error: OnError = "fail"
-    max_errors: MaxErrors = None
+    on_error: Literal["fail", "skip"] = value(
+        "fail", "Stop at the first bad item, or note it in X.errors.jsonl and continue."
+    )
+    max_errors: int | None = count(None, "With skip: give up after more than N bad items.", 0)
 
     def tally(self) -> Tally:
         """Return a new count of what is left out."""
