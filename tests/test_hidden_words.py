@@ -34,15 +34,15 @@ from vgtools.models.encoder import as_encoder, save_pretrained
 from vgtools.systems.attention_probes.region_heads import GroundingProbe, read_caption
 from vgtools.systems.attention_probes.scores import BLIND, ENTITY
 from vgtools.systems.grounding.inputs import mask_regions
-from vgtools.systems.grounding.model import Grounding
+from vgtools.systems.grounding.model import GroundedMaskedLM
 from vgtools.systems.grounding.pictures import WholePictures
 from vgtools.systems.visual_awareness.localisation import point_at, segment_as
 from vgtools.systems.visualbert import pretraining as visualbert
-from vgtools.systems.visualbert.captions import Captions, read_captions
-from vgtools.systems.visualbert.model import Batch as VisualBertBatch
+from vgtools.systems.visualbert.captions import VisualBertCaptions, read_captions
+from vgtools.systems.visualbert.model import VisualBertBatch
 from vgtools.systems.vokenization import voken_lm
 from vgtools.systems.xdbert import pairs as xdbert
-from vgtools.systems.xdbert.model import Batch as XDBertBatch
+from vgtools.systems.xdbert.model import XDBertBatch
 from vgtools.text.blocks import Corpus, Packed
 from vgtools.text.masking import mask_tokens
 
@@ -106,9 +106,9 @@ def test_a_language_model_with_vokens_reads_no_masked_word(
 ) -> None:
     rng = np.random.default_rng(seed)
     words, vokens = FIRST + rng.integers(0, 100, 60), rng.integers(-1, 9, 60)
-    recipe = voken_lm.Recipe.of(TOKENIZER, vokens=9, block=14, rate=rate, seed=seed, on=on)
+    recipe = voken_lm.VokenMasking.of(TOKENIZER, vokens=9, block=14, rate=rate, seed=seed, on=on)
 
-    def batch(own: Array) -> voken_lm.Batch:
+    def batch(own: Array) -> voken_lm.VokenBatch:
         (made,) = voken_lm.collate(corpus_of(own, vokens), np.arange(5), recipe, epoch)
         return made
 
@@ -129,7 +129,7 @@ def test_the_student_beside_a_clip_reads_no_masked_word(
     """The teacher reads the text without masks (section 2.3): there the own words are by design."""
     words = FIRST + np.random.default_rng(seed).integers(0, 100, 60)
     nothing = np.full(60, -1)
-    recipe = xdbert.Recipe.of(TOKENIZER, rate=rate, seed=seed)
+    recipe = xdbert.PairMasking.of(TOKENIZER, rate=rate, seed=seed)
     texts = xdbert.TeacherText.of(encoder_of(), CLIP, 16)
 
     def batch(own: Array, number: int, other: int) -> XDBertBatch:
@@ -151,7 +151,7 @@ def test_the_student_beside_a_clip_reads_no_masked_word(
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Captions, Regions]:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[VisualBertCaptions, Regions]:
     """Twelve captions of four images, no two alike, and the regions of these."""
     folder = tmp_path_factory.mktemp("shown")
     rng = np.random.default_rng(0)
@@ -162,7 +162,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Captions, Regions]:
 
 
 def paired(
-    captions: Captions, regions: Regions, number: int, epoch: int | None, **how: Any
+    captions: VisualBertCaptions, regions: Regions, number: int, epoch: int | None, **how: Any
 ) -> VisualBertBatch:
     recipe = visualbert.recipe_for(encoder_of(), longest=64, **how)
     (batch,) = visualbert.collate(captions, regions, REGION, np.array([number]), recipe, epoch)
@@ -172,7 +172,7 @@ def paired(
 @FEW
 @given(**DRAWS, number=st.integers(0, 11), pairs=st.booleans())
 def test_visualbert_reads_no_masked_word_of_either_caption(
-    shown: tuple[Captions, Regions],
+    shown: tuple[VisualBertCaptions, Regions],
     seed: int,
     epoch: int | None,
     rate: float,
@@ -201,7 +201,7 @@ def test_visualbert_reads_no_masked_word_of_either_caption(
 @FEW
 @given(**DRAWS, number=st.integers(0, 11), other=st.integers(0, 11))
 def test_nothing_but_the_label_tells_whether_a_caption_is_of_the_image(
-    shown: tuple[Captions, Regions],
+    shown: tuple[VisualBertCaptions, Regions],
     seed: int,
     epoch: int | None,
     rate: float,
@@ -333,9 +333,9 @@ def test_perplexity_shows_the_same_images_whatever_is_masked(
 
     def scored(name: str, lines: list[str]) -> tuple[list[Any], list[dict[str, Any]]]:
         fed = list[Any]()
-        hidden = Grounding.hidden
+        hidden = GroundedMaskedLM.hidden
 
-        def spy(model: Grounding, batch: Any) -> torch.Tensor:
+        def spy(model: GroundedMaskedLM, batch: Any) -> torch.Tensor:
             fed.append(batch)
             return hidden(model, batch)
 
@@ -346,7 +346,7 @@ def test_perplexity_shows_the_same_images_whatever_is_masked(
             how += ["--pictures", kind]
         out = tmp_path / f"{name}.nll.jsonl"
         with monkeypatch.context() as patch:
-            patch.setattr(Grounding, "hidden", spy)
+            patch.setattr(GroundedMaskedLM, "hidden", spy)
             args = ["perplexity", file, "-e", models / f"run.{strategy}", *how]
             assert vg(*args, "--device", "cpu", "-o", out) == 0
         return fed, [json.loads(line) for line in out.read_text().splitlines()]

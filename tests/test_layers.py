@@ -223,6 +223,16 @@ def test_tests_mirror_the_tree(test: Path) -> None:
     assert any(name == module or name.startswith(f"{module}_") for module in modules), test
 
 
+def test_a_name_of_a_class_says_which() -> None:
+    defined: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                defined.setdefault(node.name, []).append(module_name(file))
+    assert len(defined) > 300
+    assert not {name: places for name, places in defined.items() if len(places) > 1}
+
+
 PAPERS = sorted(
     path.name for path in (PACKAGE / "systems").iterdir() if (path / "__init__.py").exists()
 )

@@ -13,7 +13,7 @@ import torch
 from tests.systems.visualbert import test_model as visual
 from tests.systems.vokenization import test_voken_lm as voken_lm
 from vgtools.commands.options import Optimizer
-from vgtools.commands.pretrain.flags import Masking
+from vgtools.commands.pretrain.flags import MaskingFlags
 from vgtools.commands.pretrain.lm import LmOptimizer
 from vgtools.commands.pretrain.visualbert import VisualBertOptimizer
 from vgtools.commands.pretrain.xdbert import TextBlocks, XDBertOptimizer
@@ -36,7 +36,7 @@ def test_defaults() -> None:
     assert (xdbert.epochs, xdbert.batch_size, xdbert.lr, xdbert.warmup) == (1, 256, 1e-4, 0.05)
     assert (TextBlocks.block, TextBlocks.mask_rate) == (512, 0.15)
     assert (Optimizer.weight_decay, Optimizer.clip, Optimizer.schedule) == (0.01, 1.0, "linear")
-    assert (Masking.block, Masking.mask_rate) == (128, 0.15)
+    assert (MaskingFlags.block, MaskingFlags.mask_rate) == (128, 0.15)
     assert (Control.gamma, scores.ACTIVE, region_heads.OVERLAP) == (0.01, 0.2, 0.5)
     matcher = MatcherConfig(1, 1)
     assert (matcher.layers, matcher.hidden, matcher.dim) == (4, 512, 256)

@@ -22,9 +22,8 @@ import typer
 
 from tests.tiny.lm import save_shape, save_tokenizer
 from vgtools import cli
-from vgtools.commands.train_matcher.visual_awareness import Pixels
-from vgtools.commands.train_matcher.visual_awareness import Recipe as RetrieverRecipe
-from vgtools.commands.train_matcher.vokenization import Recipe as MatcherRecipe
+from vgtools.commands.train_matcher.visual_awareness import BackboneFlags, RetrieverRecipe
+from vgtools.commands.train_matcher.vokenization import MatcherRecipe
 from vgtools.models import masked_lm, seq2seq
 from vgtools.systems.visual_awareness import recipe as retriever
 from vgtools.tasks.kinds import translate
@@ -408,8 +407,8 @@ def test_the_retriever_of_visual_awareness(make: Make) -> None:
         "clip": 0.0,
     }
     assert retriever.MILESTONES == (2, 3, 4, 5, 6)
-    names = [field.name for field in dataclasses.fields(Pixels)]
-    pixels = Pixels(**{name: context.params[name] for name in names})
+    names = [field.name for field in dataclasses.fields(BackboneFlags)]
+    pixels = BackboneFlags(**{name: context.params[name] for name in names})
     assert pixels.first_epoch(context, "paper", 60) == 8
     assert (pixels.crop, pixels.picture) == (256, 350)
     assert pixels.backbone == "resnet152.tv_in1k"  # section 2.1

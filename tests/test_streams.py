@@ -105,9 +105,9 @@ def pack(tiny: Path, data: Path, name: str, out: Path) -> Any:
 
 
 def probed(tiny: Path, data: Path, name: str, out: Path) -> Any:
-    from vgtools.systems.attention_probes.text import Texts
+    from vgtools.systems.attention_probes.text import ProbeTexts
 
-    return list(Texts(name))
+    return list(ProbeTexts(name))
 
 
 def counted(tiny: Path, data: Path, name: str, out: Path) -> Any:

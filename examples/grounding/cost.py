@@ -19,19 +19,19 @@ from pathlib import Path
 import torch
 
 from vgtools.models.references import pick_device
-from vgtools.systems.grounding.model import Batch, GroundingConfig, open_grounding
+from vgtools.systems.grounding.model import GroundedBatch, GroundingConfig, open_grounding
 from vgtools.training.loop import TrainConfig, make_optimizer
 
 HEADINGS = ("Model", "K", "N", "Slots", "Seconds per step", "MiB per step")
 
 
-def batch_of(config: GroundingConfig, words: int, texts: int, tokens: int) -> Batch:
+def batch_of(config: GroundingConfig, words: int, texts: int, tokens: int) -> GroundedBatch:
     """Return texts that are all as long and have all their slots, 15 % of the tokens masked."""
     torch.manual_seed(0)
     masked = torch.arange(0, texts * tokens, 7)
     joint = config.strategy in ("t2i", "both")
     regions = torch.stack([torch.arange(texts), torch.zeros(texts, dtype=torch.int64)], 1)
-    return Batch(
+    return GroundedBatch(
         ids=torch.randint(words, (texts, tokens)),
         text_mask=torch.ones(texts, tokens, dtype=torch.bool),
         slots=torch.randn(texts, config.slots, config.width),

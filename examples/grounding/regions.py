@@ -18,7 +18,7 @@ import torch
 
 from vgtools.io.files import dumps
 from vgtools.io.streams import read_jsonl
-from vgtools.systems.grounding.inputs import Examples, Recipe
+from vgtools.systems.grounding.inputs import GroundedExamples, GroundedMasking
 from vgtools.systems.grounding.model import open_grounding
 from vgtools.systems.grounding.pictures import open_pictures
 from vgtools.systems.grounding.texts import read_texts
@@ -45,8 +45,8 @@ def main() -> None:
 
     longest = args.block - len(text.prefix) - len(text.suffix)
     texts = read_texts([args.captions], text.tokenizer, longest, pictures=pictures)
-    recipe = Recipe.of(text.tokenizer, strategy="t2i", longest=longest)
-    examples = Examples(texts, recipe, pictures)
+    recipe = GroundedMasking.of(text.tokenizer, strategy="t2i", longest=longest)
+    examples = GroundedExamples(texts, recipe, pictures)
     ours = list[float]()
     theirs = list[float]()
     for numbers in np.array_split(np.arange(len(texts)), -(-len(texts) // 64)):

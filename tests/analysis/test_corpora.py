@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vgtools.analysis.corpora import CorpusStats, Grounding, content_types, diversity
+from vgtools.analysis.corpora import CorpusStats, GroundedTypes, content_types, diversity
 from vgtools.io.errors import DataError
-from vgtools.text.ngrams import Words, count
+from vgtools.text.ngrams import WordTypes, count
 from vgtools.text.vokens import VokenWriter
 
 
@@ -33,7 +33,7 @@ def wiki(tmp_path: Path) -> str:
 
 
 def test_a_record_by_hand(captions: str, wiki: str) -> None:
-    survey = CorpusStats(Words(), None, wiki, captions, above=1, keep=[captions])
+    survey = CorpusStats(WordTypes(), None, wiki, captions, above=1, keep=[captions])
     # Grounded: dog 3, cat 2; "the" 4 is a stop word, "." 2 has no letter, wow 1 is too rare.
     record = survey.record(wiki)
     assert record == {
@@ -65,19 +65,21 @@ def test_a_record_by_hand(captions: str, wiki: str) -> None:
 def test_stop_words_and_punctuation_by_flag(captions: str, wiki: str) -> None:
     # Content tokens of wiki: dog mammal cats dogs cat dog.
     assert (
-        CorpusStats(Words(), None, None, captions, above=1, content_only=True).record(wiki)[
+        CorpusStats(WordTypes(), None, None, captions, above=1, content_only=True).record(wiki)[
             "grounding_ratio"
         ]
         == 3 / 6
     )
     # With punctuation "." is grounded, too: twice in either.
     assert (
-        CorpusStats(Words(), None, None, captions, above=1, punctuation=True).record(wiki)[
+        CorpusStats(WordTypes(), None, None, captions, above=1, punctuation=True).record(wiki)[
             "grounding_ratio"
         ]
         == 5 / 14
     )
-    assert CorpusStats(Words(), frozenset({"dog"}), None, captions, above=1).grounded_types() == [
+    assert CorpusStats(
+        WordTypes(), frozenset({"dog"}), None, captions, above=1
+    ).grounded_types() == [
         {"type": "the", "count": 4},
         {"type": "cat", "count": 2},
     ]
@@ -85,13 +87,13 @@ def test_stop_words_and_punctuation_by_flag(captions: str, wiki: str) -> None:
 
 def test_more_often_than_means_more(captions: str) -> None:
     types = [
-        r["type"] for r in CorpusStats(Words(), None, None, captions, above=2).grounded_types()
+        r["type"] for r in CorpusStats(WordTypes(), None, None, captions, above=2).grounded_types()
     ]
     assert types == ["dog"]
 
 
 def test_grounded_types_with_their_counts_elsewhere(captions: str, wiki: str) -> None:
-    assert CorpusStats(Words(), None, None, captions, above=1).grounded_types([wiki]) == [
+    assert CorpusStats(WordTypes(), None, None, captions, above=1).grounded_types([wiki]) == [
         {"type": "dog", "count": 3, "in": {wiki: 2}},
         {"type": "cat", "count": 2, "in": {wiki: 1}},
     ]
@@ -104,46 +106,48 @@ def test_the_order_of_corpora_changes_nothing(captions: str, wiki: str, tmp_path
     records = [
         {
             n: CorpusStats(
-                Words(), None, wiki, captions, above=1, keep=names, content_only=True
+                WordTypes(), None, wiki, captions, above=1, keep=names, content_only=True
             ).record(n)
             for n in names
         }
     ]
     for order in (names, names[::-1]):
-        survey = CorpusStats(Words(), None, wiki, captions, above=1, keep=order, content_only=True)
+        survey = CorpusStats(
+            WordTypes(), None, wiki, captions, above=1, keep=order, content_only=True
+        )
         records.append({name: survey.record(name) for name in order})
     assert records[0] == records[1] == records[2]
 
 
 def test_limit_takes_the_first_lines(wiki: str) -> None:
-    assert CorpusStats(Words(), limit=1).record(wiki)["tokens"] == 6
+    assert CorpusStats(WordTypes(), limit=1).record(wiki)["tokens"] == 6
 
 
 def test_an_empty_corpus_has_no_ratios(captions: str, wiki: str, tmp_path: Path) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("\n \n")
-    record = CorpusStats(Words(), None, wiki, captions, above=1).record(str(empty))
+    record = CorpusStats(WordTypes(), None, wiki, captions, above=1).record(str(empty))
     assert (record["tokens"], record["sentences"], record["empty_lines"]) == (0, 0, 2)
     assert [record[k] for k in ("tokens_per_sentence", "jsd_1", "jsd_2", "grounding_ratio")] == [
         None
     ] * 4
     with pytest.raises(DataError, match="holds no token"):
-        CorpusStats(Words(), reference=str(empty))
+        CorpusStats(WordTypes(), reference=str(empty))
     with pytest.raises(DataError, match="holds no token"):
-        CorpusStats(Words(), captions=str(empty))
+        CorpusStats(WordTypes(), captions=str(empty))
 
 
 def test_a_corpus_of_single_words_has_no_2_grams(wiki: str, tmp_path: Path) -> None:
     single = tmp_path / "single.txt"
     single.write_text("dog\ncat\n")
-    record = CorpusStats(Words(), reference=wiki).record(str(single))
+    record = CorpusStats(WordTypes(), reference=wiki).record(str(single))
     assert record["jsd_2"] is None
     assert 0 < record["jsd_1"] < 1
 
 
 def test_captions_that_ground_nothing_are_refused(captions: str) -> None:
     with pytest.raises(DataError, match=r"more than 100 times.*--grounded-above"):
-        CorpusStats(Words(), captions=captions)
+        CorpusStats(WordTypes(), captions=captions)
 
 
 def test_content_of_word_pieces() -> None:
@@ -164,8 +168,8 @@ def test_content_of_word_pieces() -> None:
 
 
 def test_the_ratio_of_one_text() -> None:
-    types = Words()
-    grounding = Grounding(count(["dog dog cat"], types).unigrams, above=1)
+    types = WordTypes()
+    grounding = GroundedTypes(count(["dog dog cat"], types).unigrams, above=1)
     found = count(["a dog and a new word"], types)
     content = content_types(types.names())
     assert grounding.ratio(found.unigrams, content) == 1 / 6

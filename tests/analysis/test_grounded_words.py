@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from vgtools.analysis.corpora import CorpusStats
 from vgtools.analysis.grounded_words import GroundedWords, permutation_p, spread
-from vgtools.text.ngrams import Pieces, Words
+from vgtools.text.ngrams import Pieces, WordTypes
 
 # Appendix D.2, example 2, as the paper prints it: 5 grounded of 5 + 16.
 PAIR = (
@@ -23,7 +23,7 @@ PAIR = (
 
 
 def test_words_by_hand() -> None:
-    words = GroundedWords(Words(), frozenset({"dog", "red", "the"}))
+    words = GroundedWords(WordTypes(), frozenset({"dog", "red", "the"}))
     texts = [["The red dog saw a DOG.", "No\ndog!"], ["of the ."], [""], ["Ann runs"]]
     # red dog saw dog | dog; `the` is a stop word, although it is listed; "no" is one, too
     assert words.counts(texts).tolist() == [[4, 5], [0, 0], [0, 0], [0, 2]]
@@ -34,7 +34,7 @@ def test_words_by_hand() -> None:
 def test_the_ratio_is_that_of_vg_stats_without_stop_words(tmp_path: Path) -> None:
     captions = tmp_path / "captions.txt"
     captions.write_text("a red dog and a blue cat .\n" * 3 + "the house is blue\n" * 2)
-    types = Words()
+    types = WordTypes()
     stats = CorpusStats(types, captions=str(captions), above=2, content_only=True)
     grounded = frozenset(row["type"] for row in stats.grounded_types())
     generator = np.random.default_rng(0)
@@ -49,7 +49,7 @@ def test_the_ratio_is_that_of_vg_stats_without_stop_words(tmp_path: Path) -> Non
 
 def test_an_example_of_the_appendix() -> None:
     grounded = frozenset({"people", "high", "seven", "including"})
-    words = GroundedWords(Words(), grounded)
+    words = GroundedWords(WordTypes(), grounded)
     ((found, content),) = words.counts([PAIR]).tolist()
     assert (found, content) == (5, 21)  # `high` is in both texts
 

@@ -21,7 +21,7 @@ from tests.conftest import vg_command
 from tests.tiny import text
 from tests.tiny.images import save_backbone, save_photo
 from tests.tiny.lm import save_shape, save_tokenizer
-from vgtools.batch.plan import Source
+from vgtools.batch.plan import PlannedInput
 from vgtools.batch.run import check_target, part_of
 from vgtools.batch.run import run as run_shards
 from vgtools.batch.shards import open_folder
@@ -72,7 +72,7 @@ class Rows:
 def save_features(folder: str, array: Array, ids: list[str], manifest: dict[str, Any]) -> None:
     """Write image features in 7 shards."""
     task = Rows(array, ids, manifest)
-    sources = [Source("photos", 60, "stamp", "image", 60)]
+    sources = [PlannedInput("photos", 60, "stamp", "image", 60)]
     out = open_folder(folder, task.config, sources, None, 9)
     run_shards(out, task, name="rows", quiet=True)
     assert len(Shards(folder)) == 7

@@ -22,7 +22,7 @@ import pytest
 
 from vgtools.batch import places, shards
 from vgtools.batch import run as batch
-from vgtools.batch.plan import Plan, text_source
+from vgtools.batch.plan import ShardPlan, text_source
 from vgtools.batch.shards import OpenOutput, ShardedOutput
 from vgtools.io.artifact import manifest_beside, read_manifest
 from vgtools.io.errors import DataError, Exit
@@ -90,8 +90,8 @@ def run(
     return complete(out, task, part)
 
 
-def plan_of(size: int, *texts: Path) -> Plan:
-    return Plan({}, [text_source(str(text)) for text in texts], size)
+def plan_of(size: int, *texts: Path) -> ShardPlan:
+    return ShardPlan({}, [text_source(str(text)) for text in texts], size)
 
 
 def lines_of(data: bytes) -> list[bytes]:

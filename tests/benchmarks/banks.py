@@ -23,7 +23,7 @@ import bench
 import numpy as np
 
 from vgtools.io.files import write_manifest
-from vgtools.retrieval import METRIC, Plan, exact_search, open_index, write_index
+from vgtools.retrieval import METRIC, IndexPlan, exact_search, open_index, write_index
 
 _STEP = 4096  # images that are drawn at a time
 _QUERIES = 2048
@@ -78,7 +78,7 @@ def build(count: int, dim: int, factory: str, folder: str) -> dict[str, Any]:
     path = Path(folder) / f"{count}.faiss"
     start = time.process_time()
     with open(path, "wb") as file:
-        plan = Plan(bank, count, dim, factory, queries=bank.queries)
+        plan = IndexPlan(bank, count, dim, factory, queries=bank.queries)
         facts = write_index(plan, lambda data: file.write(data) and None, folder)
     seconds = time.process_time() - start
     done.set()

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from vgtools.models.references import load_tokenizer
 from vgtools.tasks.dispatch import encode, read_examples
 from vgtools.tasks.finetune import LOSS, FineTuner, collate
-from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.sequences import TaskInputs
 from vgtools.tasks.table import Task, find_task
 from vgtools.training.loop import TrainConfig, train
 from vgtools.training.steps import steps_by_length
@@ -37,7 +37,7 @@ SIZE, WINDOW = 32, 50
 COUNTS = {"sst-2": 20_000, "rte": 2490}
 
 
-def invented(task: Task) -> Inputs:
+def invented(task: Task) -> TaskInputs:
     """Return token ids with lengths as those of a task's training set."""
     rng, count = np.random.default_rng(0), COUNTS[task.name]
     median, spread = (9, 0.75) if task.name == "sst-2" else (55, 0.6)
@@ -46,10 +46,10 @@ def invented(task: Task) -> Inputs:
     )
     starts = np.concatenate([[0], np.cumsum(lengths)])
     ids = rng.integers(1000, 30_000, int(starts[-1])).astype(np.int32)
-    return Inputs(ids, starts, lengths, 1, np.arange(count), rng.integers(0, 2, count))
+    return TaskInputs(ids, starts, lengths, 1, np.arange(count), rng.integers(0, 2, count))
 
 
-def real(task: Task, folder: str, tokenizer: Any) -> Inputs:
+def real(task: Task, folder: str, tokenizer: Any) -> TaskInputs:
     found = list(read_examples(task, Path(folder) / task.title / "train.tsv"))
     return encode(task, found, tokenizer, max_length=task.hyper.max_length, learn=True)
 
@@ -67,7 +67,7 @@ def network() -> FineTuner:
     return FineTuner(BertForSequenceClassification(BertConfig(**shape)), "classify")
 
 
-def measure(task: Task, inputs: Inputs, count: int, rounds: int, facts: dict[str, Any]) -> None:
+def measure(task: Task, inputs: TaskInputs, count: int, rounds: int, facts: dict[str, Any]) -> None:
     longest, lengths = task.hyper.max_length, inputs.lengths
     plans = {
         "fixed": steps_by_length(lengths, SIZE, 0, 0, 1),

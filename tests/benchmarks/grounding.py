@@ -35,8 +35,8 @@ from vgtools.models.encoder import load_masked_lm
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.retrieval import Index, make_index
 from vgtools.systems.grounding.association import Associator, Keywords, Objects, Scene
-from vgtools.systems.grounding.inputs import Bank, Examples, Recipe
-from vgtools.systems.grounding.model import Batch, Grounding, GroundingConfig
+from vgtools.systems.grounding.inputs import GroundedExamples, GroundedMasking, WordBank
+from vgtools.systems.grounding.model import GroundedBatch, GroundedMaskedLM, GroundingConfig
 from vgtools.systems.grounding.pictures import WholePictures
 from vgtools.systems.grounding.texts import read_texts
 from vgtools.text.word_vectors import WordVectors
@@ -45,11 +45,11 @@ from vgtools.training.loop import TrainConfig, make_optimizer
 D, E, SETTINGS = 1280, 300, TrainConfig(1, 1)
 
 
-def batch_of(texts: int, slots: int, tokens: int = 64) -> Batch:
+def batch_of(texts: int, slots: int, tokens: int = 64) -> GroundedBatch:
     """Return random texts that all have `slots` slots, 15 % of the tokens masked."""
     torch.manual_seed(0)
     masked = torch.arange(0, texts * tokens, 7)
-    return Batch(
+    return GroundedBatch(
         ids=torch.randint(1000, 30000, (texts, tokens)),
         text_mask=torch.ones(texts, tokens, dtype=torch.bool),
         slots=torch.randn(texts, slots, D),
@@ -63,10 +63,10 @@ def batch_of(texts: int, slots: int, tokens: int = 64) -> Batch:
     )
 
 
-def model_of(images: int) -> Grounding:
+def model_of(images: int) -> GroundedMaskedLM:
     strategy = "scene" if images else "none"
     shape = GroundingConfig(strategy, images, int(images > 0), D if images else 0, 6)
-    return Grounding(load_masked_lm("builtin:minilm").model, shape).train()
+    return GroundedMaskedLM(load_masked_lm("builtin:minilm").model, shape).train()
 
 
 def stepper(model: torch.nn.Module, loss: Callable[[], torch.Tensor]) -> Callable[[], None]:
@@ -185,10 +185,10 @@ def retrieval(texts: int, rounds: int, step: float, facts: dict[str, Any]) -> No
                 features = Features(np.zeros((size, D), np.float16), finder.ids, {})
                 pictures = WholePictures("f.npy", features)
                 read = read_texts([str(path)], text.tokenizer, 14, raw=True)
-                recipe = Recipe.of(text.tokenizer, strategy=strategy)
-                bank = Bank(finder, np.arange(size), 16, False, {})
-                examples = Examples(read, recipe, pictures, bank)
-                plain = Examples(read, Recipe.of(text.tokenizer))
+                recipe = GroundedMasking.of(text.tokenizer, strategy=strategy)
+                bank = WordBank(finder, np.arange(size), 16, False, {})
+                examples = GroundedExamples(read, recipe, pictures, bank)
+                plain = GroundedExamples(read, GroundedMasking.of(text.tokenizer))
                 ways = {
                     "with": partial(examples.collate, numbers, 0),
                     "without": partial(plain.collate, numbers, 0),

@@ -28,7 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from vgtools.analysis import recall
-from vgtools.systems.attention_probes.scores import Scores, significance
+from vgtools.systems.attention_probes.scores import HeadScores, significance
 from vgtools.systems.vokenization.evaluation import Bootstrap
 from vgtools.tasks import metrics, perplexity
 from vgtools.tasks.compare import difference
@@ -68,7 +68,7 @@ def of_perplexity(rng: Rng) -> Drawn:
         for _ in range(2)
     ]
     groups = perplexity.groups_of(images)
-    both = [perplexity.Scores(tokens, nll) for nll in models]
+    both = [perplexity.TextScores(tokens, nll) for nll in models]
     seed = int(rng.integers(2**31))
     found = perplexity.summary(both[1], both[0], groups, samples=SAMPLES, seed=seed)
     yield "level", found["difference"]["p"] < 0.05
@@ -91,7 +91,7 @@ def matcher(share: float, photos: int) -> Callable[[Rng], Drawn]:
 def probes(steady: bool) -> Callable[[Rng], Drawn]:
     def draw(rng: Rng) -> Drawn:
         photos, heads = 100, 144
-        scores = Scores(heads, SAMPLES, int(rng.integers(2**31)))
+        scores = HeadScores(heads, SAMPLES, int(rng.integers(2**31)))
         names = [str(i) for i in range(photos)]
         image = np.repeat(np.arange(photos), rng.integers(1, 6, photos))
         chance = rng.beta(1, 3, photos)[image]

@@ -163,7 +163,7 @@ def steps(count: int, rounds: int, facts: dict[str, Any]) -> None:
     rng, size = np.random.default_rng(0), 126 * count * (number + 1)
     pairs = np.column_stack([rng.integers(1000, VOCABULARY, size), rng.integers(0, VOKENS, size)])
     corpus = Corpus([Packed("drawn", pairs, np.array([len(pairs)]))], 126)
-    recipe = system.Recipe((101,), (102,), 103, 0, VOCABULARY, VOKENS)
+    recipe = system.VokenMasking((101,), (102,), 103, 0, VOCABULARY, VOKENS)
     data = system.make_batches(corpus, recipe, plan(len(corpus), count, count, epochs=1))
     (ready,) = system.collate(corpus, np.arange(count), recipe, 0)
     ways: dict[str, Callable[[], list[float]]] = {

@@ -116,10 +116,10 @@ class Recorder(region_heads.GroundingProbe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.batches: list[region_heads.Batch] = []
+        self.batches: list[region_heads.ProbeBatch] = []
 
     def _step(
-        self, batch: region_heads.Batch, row: Any, first: Any, last: Any, hits: Any
+        self, batch: region_heads.ProbeBatch, row: Any, first: Any, last: Any, hits: Any
     ) -> tuple[Any, Any]:
         self.batches.append(batch)
         shape = (len(row), self.encoder.layers * self.encoder.heads)

@@ -42,7 +42,7 @@ VOCABULARY, VOKENS, BLOCKS, STEPS = 30_522, 50_000, 256, 8
 
 def batches(corpus: Corpus, ranks: int) -> Callable[[], None]:
     """Return what builds the batches of some steps in the first of several processes."""
-    recipe = system.Recipe((101,), (102,), 103, 0, VOCABULARY, VOKENS)
+    recipe = system.VokenMasking((101,), (102,), 103, 0, VOCABULARY, VOKENS)
 
     def build() -> None:
         alone = {"WORLD_SIZE": str(ranks), "RANK": "0"}

@@ -29,7 +29,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from vgtools.io.streams import read_texts
 from vgtools.models.references import load_tokenizer
-from vgtools.text.ngrams import PairCounts, Pieces, Words, count
+from vgtools.text.ngrams import PairCounts, Pieces, WordTypes, count
 
 
 def write_text(path: Path, sentences: int) -> None:
@@ -61,7 +61,7 @@ def plainly(text: Path) -> int:
 
 
 def streaming(text: Path, tokenizer: str | None, pairs: bool) -> int:
-    types = Words() if tokenizer is None else Pieces(load_tokenizer(tokenizer), tokenizer)
+    types = WordTypes() if tokenizer is None else Pieces(load_tokenizer(tokenizer), tokenizer)
     counter = PairCounts() if pairs else None
     found = count(read_texts(text), types, counter)
     if counter is not None:

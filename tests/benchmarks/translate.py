@@ -25,7 +25,7 @@ from tests.tiny.translation import SOURCE, network, tokenizer
 from vgtools.io.streams import Window
 from vgtools.models.encoder import as_encoder
 from vgtools.models.seq2seq import Decoding, generate, translate
-from vgtools.systems.visual_awareness.translation import Model, StreamTranslator
+from vgtools.systems.visual_awareness.translation import StreamTranslator, TranslationModel
 from vgtools.text.subwords import encode_all
 
 
@@ -48,7 +48,7 @@ def ratios(lines: list[str], size: int, beams: int, rounds: int) -> None:
         rows = [torch.from_numpy(sources[i]).long() for i in order[start : start + size]]
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         batches.append((ids, (ids > 0).long()))
-    worker = StreamTranslator(Model(encoder, None), "lines", how, size, torch.float32)
+    worker = StreamTranslator(TranslationModel(encoder, None), "lines", how, size, torch.float32)
 
     def in_file_order() -> None:
         for start in range(0, len(sources), size):

@@ -36,8 +36,15 @@ from vgtools.models.encoder import Encoder, as_encoder, load_masked_lm
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden, new_lm
 from vgtools.models.references import load_tokenizer
 from vgtools.models.runs import Run
-from vgtools.systems.xdbert.model import Batch, CrossModal, Shape, XDBert, XDBertConfig, XDBertRun
-from vgtools.systems.xdbert.pairs import Recipe, TeacherText, collate, partners
+from vgtools.systems.xdbert.model import (
+    Shape,
+    XDBert,
+    XDBertBatch,
+    XDBertConfig,
+    XDBertCrossModal,
+    XDBertRun,
+)
+from vgtools.systems.xdbert.pairs import PairMasking, TeacherText, collate, partners
 from vgtools.systems.xdbert.tasks import FullTuner, with_blocks
 from vgtools.systems.xdbert.tasks import collate as collate_full
 from vgtools.tasks.dispatch import encode
@@ -83,10 +90,10 @@ def steps(base: bool, rows: int, block: int, rounds: int, facts: dict[str, Any])
     found = tokenize(student.tokenizer, bench.sentences(None, rows * block // 8))
     pairs = np.column_stack([found.ids, np.full(len(found.ids), -1)])
     corpus = Corpus([Packed("text", pairs, found.starts[1:])], block - 2)
-    recipe = Recipe.of(student.tokenizer)
+    recipe = PairMasking.of(student.tokenizer)
     texts = TeacherText.of(student, teacher, block)
 
-    def batch(number: int) -> Batch:
+    def batch(number: int) -> XDBertBatch:
         numbers = np.arange(rows) + number % (len(corpus) - rows)
         others = partners(numbers, len(corpus), recipe, 0)
         return collate(corpus, numbers, others, recipe, texts, 0)[0]
@@ -120,7 +127,7 @@ def steps(base: bool, rows: int, block: int, rounds: int, facts: dict[str, Any])
     model = made[False]
     optimizer = make_optimizer(model, SETTINGS)
 
-    def train(batches: Iterable[Batch]) -> None:
+    def train(batches: Iterable[XDBertBatch]) -> None:
         for part in batches:
             torch.stack([*model(part).values()]).sum().backward()
             optimizer.step()
@@ -192,7 +199,7 @@ def full(base: bool, rows: int, rounds: int, facts: dict[str, Any]) -> None:
     units = np.arange(rows)
     plain = collate_texts(text, units, tuner.pad, tuner.segments)
     one, other = models(base)
-    cross = CrossModal(Shape.of(config, other.model.config), 2)
+    cross = XDBertCrossModal(Shape.of(config, other.model.config), 2)
     bare = XDBertRun(Run(Path(), {}, {}, ""), XDBertConfig(), as_bare(one), other, cross)
     whole = FullTuner(bare, task).train()
     batch = collate_full(inputs, units, whole)

@@ -29,7 +29,7 @@ from vgtools.cli import run
 from vgtools.commands.extract_image_feats import extraction
 from vgtools.images import decoding, featurizer
 from vgtools.images.boxes import grid
-from vgtools.images.extract import Batch, FeatureOutput
+from vgtools.images.extract import FeatureBatch, FeatureOutput
 from vgtools.images.region_features import pool_regions, region_featurizer, whole_picture
 from vgtools.images.regions import backbone_of, open_regions, regions_path
 from vgtools.io.artifact import open_features, read_manifest
@@ -348,7 +348,7 @@ def test_sigterm_stops_at_a_checkpoint_and_changed_images_or_settings_are_refuse
         patch.setattr(extraction, "_COMMIT_SECONDS", 0)
         write = FeatureOutput.write
 
-        def stopping(self: FeatureOutput, batch: Batch) -> None:
+        def stopping(self: FeatureOutput, batch: FeatureBatch) -> None:
             if batch.items == 8:
                 os.kill(os.getpid(), signal.SIGTERM)
             write(self, batch)

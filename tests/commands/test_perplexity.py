@@ -22,7 +22,7 @@ from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import Exit
 from vgtools.models.encoder import as_encoder, load_masked_lm, save_pretrained
 from vgtools.models.masked_lm import new_lm
-from vgtools.systems.grounding.inputs import Examples, Recipe
+from vgtools.systems.grounding.inputs import GroundedExamples, GroundedMasking
 from vgtools.systems.grounding.pictures import open_pictures
 from vgtools.systems.grounding.scoring import shown
 from vgtools.systems.grounding.texts import read_texts
@@ -62,7 +62,7 @@ def test_a_plain_language_model_gets_what_its_own_loss_says(
     (record,) = perplexity(data, capfd, "-e", data / "encoder")
     text = load_masked_lm(str(data / "encoder"))
     texts = read_texts([str(data / "c.jsonl")], text.tokenizer, 22)
-    examples = Examples(texts, Recipe.of(text.tokenizer, rate=0.5))
+    examples = GroundedExamples(texts, GroundedMasking.of(text.tokenizer, rate=0.5))
     total = count = 0.0
     for number in range(len(texts)):
         (batch,) = examples.collate(np.array([number]), None)
@@ -216,7 +216,7 @@ def test_controls_never_show_the_own_image(tmp_path: Path) -> None:
     text = load_masked_lm(str(tmp_path / "encoder"))
     pictures = open_pictures(str(tmp_path / "f.npy"), None, 1)
     texts = read_texts([str(tmp_path / "c.jsonl")], text.tokenizer, 22)
-    examples = Examples(texts, Recipe.of(text.tokenizer), pictures)
+    examples = GroundedExamples(texts, GroundedMasking.of(text.tokenizer), pictures)
     for kind in ("random", "other"):
         rows = shown(examples, kind)
         assert rows.shape == (30, 1)

@@ -21,7 +21,7 @@ from tests.tiny.xdbert import save_xdbert
 from vgtools.cli import run
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.systems.attention_probes.text import Texts
+from vgtools.systems.attention_probes.text import ProbeTexts
 
 
 @dataclass
@@ -239,7 +239,7 @@ def test_a_classifier_that_cannot_go_on_leaves_the_rest(
 ) -> None:
     encoder, texts = save_encoder(tmp_path / "bert"), [f"bam dis kas {w}" for w in WORDS]
     (tmp_path / "t.txt").write_text("\n".join(texts) + "\n")
-    sides = [x.side for x in Texts(str(tmp_path / "t.txt"), seed=0)]
+    sides = [x.side for x in ProbeTexts(str(tmp_path / "t.txt"), seed=0)]
     parses = t.conllu(texts).split("\n\n")
     last = max(n for n, side in enumerate(sides) if side == "report")
     cut = (

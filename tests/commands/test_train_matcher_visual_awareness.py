@@ -120,10 +120,10 @@ def test_the_paper_s_recipe(train: Train, tmp_path: Path) -> None:
 def test_the_defaults_are_those_of_the_retriever() -> None:
     from dataclasses import asdict
 
-    from vgtools.commands.train_matcher.visual_awareness import Recipe
+    from vgtools.commands.train_matcher.visual_awareness import RetrieverRecipe
     from vgtools.systems.visual_awareness.recipe import RetrieverConfig, retriever_config
 
-    values = asdict(Recipe())
+    values = asdict(RetrieverRecipe())
     assert retriever_config(values, text_width=8, image_width=4) == RetrieverConfig(8, 4)
 
 

@@ -14,9 +14,9 @@ from timm.data import create_transform
 
 from tests.tiny.images import drawing, encoded
 from vgtools.images.decoding import decode
-from vgtools.images.extract import Batch, extract
+from vgtools.images.extract import FeatureBatch, extract
 from vgtools.images.featurizer import Featurizer, describe
-from vgtools.images.sources import ImageError, Item, Source
+from vgtools.images.sources import ImageError, ImageSource, Item
 from vgtools.io.errors import DataError, Exit
 
 Array = np.ndarray[Any, Any]
@@ -161,15 +161,15 @@ def test_a_too_thin_picture_is_refused_before_it_is_resized(resnet: torch.nn.Mod
 # ----------------------------------------------------------------------------------------- pipeline
 
 
-def source_of(pictures: list[bytes]) -> Source:
+def source_of(pictures: list[bytes]) -> ImageSource:
     def items() -> Iterator[Item]:
         for number, data in enumerate(pictures):
             yield Item(f"{number}.png", str(len(data)), lambda data=data: data)  # type: ignore[misc]
 
-    return Source(items(), len(pictures), "listing")
+    return ImageSource(items(), len(pictures), "listing")
 
 
-def concat_sources(batches: list[Batch]) -> tuple[list[str], Array, list[tuple[str, str]]]:
+def concat_sources(batches: list[FeatureBatch]) -> tuple[list[str], Array, list[tuple[str, str]]]:
     ids = [i for b in batches for i in b.ids]
     return (
         ids,
@@ -294,7 +294,7 @@ def test_an_error_in_a_worker_is_raised_here_and_threads_are_given_back(
         yield Item("b.png", "", lambda: 1 // 0)  # type: ignore[arg-type, return-value]
 
     with pytest.raises(ZeroDivisionError):
-        list(extract(Source(items(), 2, ""), Featurizer(resnet, small())))
+        list(extract(ImageSource(items(), 2, ""), Featurizer(resnet, small())))
     assert torch.get_num_threads() == threads
 
 
@@ -302,7 +302,7 @@ def test_an_image_whose_name_fits_no_line_is_an_error_row(resnet: torch.nn.Modul
     names = ["a\nb.png", "\udcffc.png", "ok.png"]
     items = iter([Item(n, "", lambda: PICTURES[0]) for n in names])
     ids, _, errors = concat_sources(
-        list(extract(Source(items, 3, ""), Featurizer(resnet, small())))
+        list(extract(ImageSource(items, 3, ""), Featurizer(resnet, small())))
     )
     assert ids == ["ok.png"]
     assert errors == [

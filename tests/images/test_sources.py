@@ -29,7 +29,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.streams import zstd
 
 
-def loaded(source: sources.Source) -> dict[str, bytes | str]:
+def loaded(source: sources.ImageSource) -> dict[str, bytes | str]:
     """Return id -> bytes, or the reason why it has none."""
     found: dict[str, bytes | str] = {}
     for item in source.items:

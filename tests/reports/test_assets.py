@@ -14,7 +14,7 @@ from PIL import Image
 from tests.reports import cdp
 from vgtools.reports import vokens
 from vgtools.reports.page import ImageFile
-from vgtools.reports.vokens import Bank, Pictures, Sentence, Token
+from vgtools.reports.vokens import BankPictures, Sentence, ShownBank, Token
 
 pytestmark = [
     pytest.mark.browser,
@@ -81,9 +81,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ids[5]: ImageFile(folder / "grass.png", None, ATTACKS[4]),
     }
     rows = [sentence(line, text, len(ids)) for line, text in enumerate(TEXTS, 1)]
-    bank = Bank(ids, {"vg": "1", "matcher": {"run": ATTACKS[0], "fingerprint": ATTACKS[2]}})
+    bank = ShownBank(ids, {"vg": "1", "matcher": {"run": ATTACKS[0], "fingerprint": ATTACKS[2]}})
     target = folder / f"{ATTACKS[0].replace('/', '')}#?.html"
-    target.write_bytes(vokens.page(rows, Pictures(bank, places), ATTACKS[5], credit=ATTACKS[1]))
+    target.write_bytes(vokens.page(rows, BankPictures(bank, places), ATTACKS[5], credit=ATTACKS[1]))
     return target
 
 

@@ -16,15 +16,15 @@ from PIL import Image
 from tests.reports import cdp
 from vgtools.cli import run
 from vgtools.images.maps import Located, Query
-from vgtools.reports.located import Found, overlay, paint, tsv
+from vgtools.reports.located import LocatedQuery, overlay, paint, tsv
 
 EVIL = "<img/src=x/onerror=window.pwned=1>"
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 
 
-def found(heat: list[float], shape: tuple[int, int] = (2, 2), **more: Any) -> Found:
+def found(heat: list[float], shape: tuple[int, int] = (2, 2), **more: Any) -> LocatedQuery:
     query = Query("a dog", "x.jpg", 1, **more)
-    return Found(1, Located(query, np.array(heat), shape, WHOLE), hit=True)
+    return LocatedQuery(1, Located(query, np.array(heat), shape, WHOLE), hit=True)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_boxes_and_the_point_are_drawn_at_their_places() -> None:
 def test_a_crop_is_covered_where_it_was_seen() -> None:
     query = Query("a", "x", 1)
     part = Located(query, np.array([0.0, 0.0, 0.0, 0.0]), (2, 2), (0.25, 0.0, 0.75, 1.0))
-    drawn = np.asarray(paint(Image.new("RGB", (200, 100), (200, 200, 200)), Found(1, part)))
+    drawn = np.asarray(paint(Image.new("RGB", (200, 100), (200, 200, 200)), LocatedQuery(1, part)))
     veiled = drawn[50, :, 0] < 190
     assert veiled[60:140].all()
     assert not veiled[:50].any()
@@ -104,7 +104,7 @@ def test_a_pipe_gets_a_line_per_query(files: Path, capfd: pytest.CaptureFixture[
     assert lines[1][4:] == ["miss", "a cat"]
     assert lines[3] == ["4", "a", "-", "-", "-", ""]
     assert lines[4] == ["5", "lost", "0.8333", "0.2500", "IoU 0.25", "cat cats"]
-    torn = Found(1, Located(Query("a\tb\nc", "x", 1), np.zeros(0), (1, 2), WHOLE))
+    torn = LocatedQuery(1, Located(Query("a\tb\nc", "x", 1), np.zeros(0), (1, 2), WHOLE))
     assert tsv(torn) == "1\tx\t-\t-\t-\ta\\tb\\nc\n"
 
 

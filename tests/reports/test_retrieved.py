@@ -18,29 +18,29 @@ from tests.tiny.report import check_policy
 from vgtools.io.errors import DataError
 from vgtools.reports import retrieved
 from vgtools.reports.page import ImageFile
-from vgtools.reports.retrieved import Hits, Source, Text, read_texts, source_names
-from vgtools.reports.vokens import Bank, Pictures
+from vgtools.reports.retrieved import Hits, RetrievedFile, RetrievedText, read_texts, source_names
+from vgtools.reports.vokens import BankPictures, ShownBank
 
 COLOURS = {"red": (220, 30, 30), "green": (20, 180, 40), "blue": (30, 60, 210)}
 HOSTILE = ["<script>window.pwned=1</script>", '"onclick="x', "{{7*7}}", "\u202egnp", "\x1b[2J"]
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Pictures:
+def pictures(tmp_path: Path) -> BankPictures:
     """Return a bank of a red, a green and a blue picture, and one whose file is not there."""
     places = {}
     for name, colour in COLOURS.items():
         Image.new("RGB", (300, 200), colour).save(tmp_path / f"{name}.png")
         places[name] = ImageFile(tmp_path / f"{name}.png")
-    return Pictures(Bank([*COLOURS, "lost"], {"keys": "captions"}), places)
+    return BankPictures(ShownBank([*COLOURS, "lost"], {"keys": "captions"}), places)
 
 
-def text(line: int, words: str, *hits: dict[int, float], own: str | None = None) -> Text:
-    return Text(line, words, tuple(Hits(tuple(h), tuple(h.values())) for h in hits), own)
+def text(line: int, words: str, *hits: dict[int, float], own: str | None = None) -> RetrievedText:
+    return RetrievedText(line, words, tuple(Hits(tuple(h), tuple(h.values())) for h in hits), own)
 
 
-def sources(*names: str, bank: Bank | None = None) -> list[Source]:
-    return [Source(f"{name}.jsonl", name, bank) for name in names]
+def sources(*names: str, bank: ShownBank | None = None) -> list[RetrievedFile]:
+    return [RetrievedFile(f"{name}.jsonl", name, bank) for name in names]
 
 
 def write(path: Path, *rows: dict[str, Any]) -> str:
@@ -58,25 +58,25 @@ def test_texts_of_several_files_are_read_line_by_line(tmp_path: Path) -> None:
         {"text": "", "images": [], "scores": []},
     )
     b = write(tmp_path / "b.jsonl", {"text": "x", "images": [2]}, {"text": "", "images": []})
-    found = list(read_texts([Source(a, "a"), Source(b, "b")]))
+    found = list(read_texts([RetrievedFile(a, "a"), RetrievedFile(b, "b")]))
     assert found == [
-        Text(1, "x", (Hits((1, 0), (0.5, 0.25)), Hits((2,), (None,))), "red"),
-        Text(2, "", (Hits((), ()), Hits((), ())), None),
+        RetrievedText(1, "x", (Hits((1, 0), (0.5, 0.25)), Hits((2,), (None,))), "red"),
+        RetrievedText(2, "", (Hits((), ()), Hits((), ())), None),
     ]
 
 
 def test_files_of_other_texts_or_fewer_are_refused(tmp_path: Path) -> None:
     one, two = {"text": "x", "images": []}, {"text": "y", "images": []}
-    a = Source(write(tmp_path / "a.jsonl", one, two), "a")
-    b = Source(write(tmp_path / "b.jsonl", one, one), "b")
-    c = Source(write(tmp_path / "c.jsonl", one), "c")
+    a = RetrievedFile(write(tmp_path / "a.jsonl", one, two), "a")
+    b = RetrievedFile(write(tmp_path / "b.jsonl", one, one), "b")
+    c = RetrievedFile(write(tmp_path / "c.jsonl", one), "c")
     with pytest.raises(DataError, match=r"b\.jsonl:2: has another text than .*a\.jsonl"):
         list(read_texts([a, b]))
     for order in ([a, c], [c, a]):
         with pytest.raises(DataError, match=r"c\.jsonl: ends before line 2 of other rows"):
             list(read_texts(order))
-    bank = Bank(["only"])
-    d = Source(write(tmp_path / "d.jsonl", {"text": "x", "images": [1]}), "d", bank)
+    bank = ShownBank(["only"])
+    d = RetrievedFile(write(tmp_path / "d.jsonl", {"text": "x", "images": [1]}), "d", bank)
     with pytest.raises(DataError, match=r"d\.jsonl:1: .*the image bank has 1 rows"):
         list(read_texts([d]))
 
@@ -100,15 +100,17 @@ def test_a_strategy_is_called_by_what_tells_its_file_apart(
 # --------------------------------------------------------------------------------------------- page
 
 
-def page_of(texts: list[Text], pictures: list[Pictures], names: list[str], **more: Any) -> str:
+def page_of(
+    texts: list[RetrievedText], pictures: list[BankPictures], names: list[str], **more: Any
+) -> str:
     made = retrieved.page(texts, pictures, "r.jsonl", sources=sources(*names), **more)
     return made.decode()
 
 
 def test_a_page_holds_each_picture_once_with_scores_and_the_own_one_framed(
-    pictures: Pictures,
+    pictures: BankPictures,
 ) -> None:
-    other = Pictures(Bank(["blue", "red"]), pictures.files)
+    other = BankPictures(ShownBank(["blue", "red"]), pictures.files)
     texts = [
         text(1, "a dog", {0: 0.75, 1: 0.5}, {1: 2.0, 0: 1.0}, own="red"),
         text(2, "", {}, {}),
@@ -139,9 +141,9 @@ def test_a_page_holds_each_picture_once_with_scores_and_the_own_one_framed(
     assert "There is no text here" in page_of([], [pictures], ["scene"])
 
 
-def test_texts_names_and_ids_are_escaped(pictures: Pictures) -> None:
+def test_texts_names_and_ids_are_escaped(pictures: BankPictures) -> None:
     ids = [f"{bad}.png" for bad in HOSTILE]
-    bank = Pictures(Bank(ids), dict.fromkeys(ids, pictures.files["red"]))
+    bank = BankPictures(ShownBank(ids), dict.fromkeys(ids, pictures.files["red"]))
     hits = dict.fromkeys(range(len(ids)), 0.5)
     page = page_of([text(1, " ".join(HOSTILE), hits, hits)], [bank, bank], [*HOSTILE[:2]])
     check_policy(page)
@@ -152,7 +154,7 @@ def test_texts_names_and_ids_are_escaped(pictures: Pictures) -> None:
     assert "{{7*7}}" in page
 
 
-def test_a_missing_picture_is_a_placeholder(pictures: Pictures) -> None:
+def test_a_missing_picture_is_a_placeholder(pictures: BankPictures) -> None:
     page = page_of([text(1, "a", {3: 0.5, 0: 0.4})], [pictures], ["x"])
     assert page.count('class="pic gone"') == 1
     assert pictures.complaint(2) == (
@@ -170,7 +172,7 @@ def pixels(sheet: bytes, colour: tuple[int, int, int]) -> tuple[int, int, int, i
     return (x.min(), y.min(), x.max() + 1, y.max() + 1) if len(x) else None
 
 
-def test_two_strategies_of_four_images_are_side_by_side(pictures: Pictures) -> None:
+def test_two_strategies_of_four_images_are_side_by_side(pictures: BankPictures) -> None:
     texts = [text(1, "a dog", {0: 0.5, 1: 0.4}, {2: 3.0, 0: 2.0, 1: 2.0, 3: 1.0})]
     sheet, lacking = retrieved.sheet(texts, [pictures] * 2, sources=sources("scene", "object"))
     assert lacking == []
@@ -193,9 +195,9 @@ def test_two_strategies_of_four_images_are_side_by_side(pictures: Pictures) -> N
     assert blue[1] > red[1] + 173
 
 
-def test_sixteen_images_are_on_one_line_and_more_on_the_next(pictures: Pictures) -> None:
-    bank = Pictures(
-        Bank([str(i) for i in range(17)]),
+def test_sixteen_images_are_on_one_line_and_more_on_the_next(pictures: BankPictures) -> None:
+    bank = BankPictures(
+        ShownBank([str(i) for i in range(17)]),
         {str(i): pictures.files["blue" if i in (15, 16) else "red"] for i in range(17)},
     )
     texts = [text(1, "a", dict.fromkeys(range(17), 0.5))]
@@ -214,7 +216,7 @@ def test_sixteen_images_are_on_one_line_and_more_on_the_next(pictures: Pictures)
 # -------------------------------------------------------------------------------- terminal and pipe
 
 
-def test_lines_and_a_table(pictures: Pictures) -> None:
+def test_lines_and_a_table(pictures: BankPictures) -> None:
     both = sources("scene", "key\tword", bank=pictures.bank)
     one = text(7, "a\tdog", {1: 0.75}, {})
     assert retrieved.tsv(one, both) == (

@@ -11,8 +11,8 @@ from PIL import Image
 from tests.reports import cdp
 from vgtools.reports import retrieved
 from vgtools.reports.page import ImageFile
-from vgtools.reports.retrieved import Hits, Source, Text
-from vgtools.reports.vokens import Bank, Pictures
+from vgtools.reports.retrieved import Hits, RetrievedFile, RetrievedText
+from vgtools.reports.vokens import BankPictures, ShownBank
 
 pytestmark = [
     pytest.mark.browser,
@@ -33,15 +33,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = EVIL if i == 4 else f"photo{i}"
         Image.new("RGB", (300, 200), (25 * i, 40, 90)).save(folder / f"{i}.png")
         places[name] = ImageFile(folder / f"{i}.png", None, EVIL if i == 2 else "")
-    pictures = Pictures(Bank([*places, "lost"]), places)
+    pictures = BankPictures(ShownBank([*places, "lost"]), places)
     hits = Hits(tuple(range(8)), tuple(0.9 - 0.1 * i for i in range(8)))
     few = Hits((9, 8, 4, 2), (3.0, 2.0, 2.0, 1.0))
     texts = [
-        Text(1, f"A dog runs {EVIL}", (hits, few), "photo8"),
-        Text(2, "Two cats " + "x" * 300, (few, hits)),
-        Text(3, "", (Hits((), ()), Hits((), ()))),
+        RetrievedText(1, f"A dog runs {EVIL}", (hits, few), "photo8"),
+        RetrievedText(2, "Two cats " + "x" * 300, (few, hits)),
+        RetrievedText(3, "", (Hits((), ()), Hits((), ()))),
     ]
-    sources = [Source("a.jsonl", "scene"), Source("b.jsonl", EVIL)]
+    sources = [RetrievedFile("a.jsonl", "scene"), RetrievedFile("b.jsonl", EVIL)]
     target = folder / "page.html"
     target.write_bytes(retrieved.page(texts, [pictures] * 2, EVIL, sources=sources))
     return target

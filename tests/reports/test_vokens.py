@@ -19,7 +19,7 @@ from tests.tiny.report import check_policy
 from vgtools.io.errors import DataError, Exit
 from vgtools.reports import sheets, vokens
 from vgtools.reports.page import ImageFile
-from vgtools.reports.vokens import Bank, Pictures, Sentence, Token
+from vgtools.reports.vokens import BankPictures, Sentence, ShownBank, Token
 
 RED, GREEN, BLUE = (220, 30, 30), (20, 180, 40), (30, 60, 210)
 SVG = "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 9'><circle r='4'/></svg>"
@@ -45,7 +45,7 @@ def sentence(
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Pictures:
+def pictures(tmp_path: Path) -> BankPictures:
     """Return a bank of a red, a green and a blue picture, a drawing, and one whose file is not
     there.
     """
@@ -58,7 +58,7 @@ def pictures(tmp_path: Path) -> Pictures:
         solid(tmp_path / "drawn.png", RED), tmp_path / "d.svg", "a circle, round"
     )
     places["lost"] = ImageFile(tmp_path / "lost.png")
-    return Pictures(Bank(["red", "green", "blue", "drawn", "lost"]), places)
+    return BankPictures(ShownBank(["red", "green", "blue", "drawn", "lost"]), places)
 
 
 def data_of(page: str) -> dict[str, Any]:
@@ -141,7 +141,9 @@ def edge(image: Image.Image) -> tuple[int, int]:
     return max(image.size), min(image.size)
 
 
-def test_a_drawing_goes_in_as_it_is_and_a_photo_as_a_small_thumbnail(pictures: Pictures) -> None:
+def test_a_drawing_goes_in_as_it_is_and_a_photo_as_a_small_thumbnail(
+    pictures: BankPictures,
+) -> None:
     drawn, photo = pictures.uri(3, 64), pictures.uri(0, 64)
     assert drawn == "data:image/svg+xml;base64," + base64.b64encode(SVG.encode()).decode()
     assert photo is not None
@@ -152,7 +154,7 @@ def test_a_drawing_goes_in_as_it_is_and_a_photo_as_a_small_thumbnail(pictures: P
 
 
 def test_what_cannot_be_shown_is_counted_with_its_reason(
-    pictures: Pictures, tmp_path: Path
+    pictures: BankPictures, tmp_path: Path
 ) -> None:
     (tmp_path / "red.png").write_text("<html>not found</html>")
     (tmp_path / "blue.png").write_bytes((tmp_path / "blue.png").read_bytes()[:200])
@@ -168,13 +170,13 @@ def test_what_cannot_be_shown_is_counted_with_its_reason(
     assert said is not None
     assert said.startswith("5 of 6 pictures cannot be shown and have a placeholder: red: ")
     assert said.endswith("; and 2 more")
-    assert Pictures(pictures.bank, {}).complaint(6) is None
+    assert BankPictures(pictures.bank, {}).complaint(6) is None
 
 
 # --------------------------------------------------------------------------------------------- page
 
 
-def test_each_picture_is_in_the_page_once_however_often_it_is_used(pictures: Pictures) -> None:
+def test_each_picture_is_in_the_page_once_however_often_it_is_used(pictures: BankPictures) -> None:
     sentences = [sentence("a b c", [0, 0, 1], line=n) for n in range(1, 101)]
     page = vokens.page(sentences, pictures, "v.jsonl").decode()
     assert page.count("data:image/webp") == 2
@@ -182,10 +184,10 @@ def test_each_picture_is_in_the_page_once_however_often_it_is_used(pictures: Pic
     assert len(page) < 120_000
 
 
-def test_rows_with_the_same_picture_share_it(pictures: Pictures) -> None:
+def test_rows_with_the_same_picture_share_it(pictures: BankPictures) -> None:
     pictures.bank.ids.append("again")
     places = {**pictures.files, "again": pictures.files["red"]}
-    page = vokens.page([sentence("a b", [0, 5])], Pictures(pictures.bank, places), "v").decode()
+    page = vokens.page([sentence("a b", [0, 5])], BankPictures(pictures.bank, places), "v").decode()
     assert page.count("data:image/webp") == 1
     assert ".p0,.p5{background-image" in page
 
@@ -201,14 +203,14 @@ HOSTILE = [
 ]
 
 
-def test_texts_and_ids_are_escaped_everywhere(pictures: Pictures, tmp_path: Path) -> None:
+def test_texts_and_ids_are_escaped_everywhere(pictures: BankPictures, tmp_path: Path) -> None:
     text = " ".join(HOSTILE)
     ids = [f"{bad}.png" for bad in HOSTILE]
     places = {i: ImageFile(tmp_path / "red.png", None, i) for i in ids}
     found = sentence(text, list(range(len(HOSTILE))) + [0] * (len(text.split()) - len(HOSTILE)))
     page = vokens.page(
         [found],
-        Pictures(Bank(ids, {"vg": "1", "matcher": {"run": HOSTILE[0]}}), places),
+        BankPictures(ShownBank(ids, {"vg": "1", "matcher": {"run": HOSTILE[0]}}), places),
         HOSTILE[0],
     ).decode()
     assert len(re.findall(r"<script", page)) == 2  # the data and our own
@@ -223,12 +225,12 @@ def test_texts_and_ids_are_escaped_everywhere(pictures: Pictures, tmp_path: Path
 
 
 def test_the_policy_names_exactly_what_the_page_holds_and_nothing_outside(
-    pictures: Pictures,
+    pictures: BankPictures,
 ) -> None:
     check_policy(vokens.page([sentence("a", [0])], pictures, "v").decode())
 
 
-def test_tokens_lie_in_their_text_with_gaps_joints_and_words(pictures: Pictures) -> None:
+def test_tokens_lie_in_their_text_with_gaps_joints_and_words(pictures: BankPictures) -> None:
     text = "un-do  it."
     tokens = [(0, 2, 0, 0.1), (3, 5, 1, 0.6), (7, 9, 2, 1.1), (9, 10, -1, 0.0)]
     found = Sentence(7, text, tuple(Token(s, e, (v,), (x,)) for s, e, v, x in tokens))
@@ -251,7 +253,7 @@ def test_tokens_lie_in_their_text_with_gaps_joints_and_words(pictures: Pictures)
     assert flags == [" joins", " joined joins", " joined"]  # byte pieces of one character overlap
 
 
-def test_a_page_of_nothing_and_of_empty_lines_is_a_page(pictures: Pictures) -> None:
+def test_a_page_of_nothing_and_of_empty_lines_is_a_page(pictures: BankPictures) -> None:
     assert "There is no sentence here." in vokens.page([], pictures, "v").decode()
     page = vokens.page(
         [Sentence(1, "", ()), sentence("\u2003 a", [-1], line=2)], pictures, "v", more=True
@@ -261,7 +263,7 @@ def test_a_page_of_nothing_and_of_empty_lines_is_a_page(pictures: Pictures) -> N
     assert 'id="s2"' in page
 
 
-def test_the_page_says_what_made_it(pictures: Pictures) -> None:
+def test_the_page_says_what_made_it(pictures: BankPictures) -> None:
     facts = {
         "vg": "1",
         "matcher": {"run": "runs/m", "fingerprint": "0123456789abcdef"},
@@ -270,7 +272,7 @@ def test_the_page_says_what_made_it(pictures: Pictures) -> None:
     }
     page = vokens.page(
         [sentence("a b", [0, 3], [0.25, 0.75])],
-        Pictures(Bank(pictures.bank.ids, facts), pictures.files),
+        BankPictures(ShownBank(pictures.bank.ids, facts), pictures.files),
         "v",
         credit="Pictures: someone",
     ).decode()
@@ -290,7 +292,7 @@ def test_the_page_says_what_made_it(pictures: Pictures) -> None:
     }
 
 
-def test_the_same_rows_give_the_same_bytes(pictures: Pictures) -> None:
+def test_the_same_rows_give_the_same_bytes(pictures: BankPictures) -> None:
     rows = [sentence("a b c", [2, 0, 1])]
     assert vokens.page(rows, pictures, "v") == vokens.page(rows, pictures, "v")
 
@@ -302,7 +304,7 @@ def near(pixel: Any, colour: tuple[int, int, int]) -> bool:
     return bool(np.abs(np.subtract(pixel, colour)).max() <= 3)
 
 
-def test_a_sheet_has_each_picture_above_its_token(pictures: Pictures) -> None:
+def test_a_sheet_has_each_picture_above_its_token(pictures: BankPictures) -> None:
     png, lacking = vokens.sheet([sentence("one two three", [0, -1, 2])], pictures)
     image = Image.open(BytesIO(png))
     assert lacking == []
@@ -319,7 +321,7 @@ def test_a_sheet_has_each_picture_above_its_token(pictures: Pictures) -> None:
     assert 100 < between.min() < 200  # soft grey
 
 
-def test_a_sheet_wraps_and_marks_what_is_missing(pictures: Pictures) -> None:
+def test_a_sheet_wraps_and_marks_what_is_missing(pictures: BankPictures) -> None:
     one, _ = vokens.sheet([sentence("w " * 11, [1] * 11)], pictures)
     two, _ = vokens.sheet([sentence("w " * 12, [1] * 11 + [4])], pictures)
     heights = [Image.open(BytesIO(x)).height for x in (one, two)]
@@ -330,14 +332,14 @@ def test_a_sheet_wraps_and_marks_what_is_missing(pictures: Pictures) -> None:
 
 
 def test_a_sheet_says_which_characters_its_font_lacks(
-    pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+    pictures: BankPictures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sheets, "fonts", lambda size: (ImageFont.load_default(size),))
     _, lacking = vokens.sheet([sentence("café 漢字 naïve", [0, 1, 2])], pictures)
     assert lacking == ["é", "ï", "字", "漢"]
 
 
-def test_a_sheet_breaks_titles_and_cuts_captions_that_are_too_long(pictures: Pictures) -> None:
+def test_a_sheet_breaks_titles_and_cuts_captions_that_are_too_long(pictures: BankPictures) -> None:
     png, _ = vokens.sheet([sentence("x" * 3000, [0])], pictures)
     image = Image.open(BytesIO(png))
     assert image.width == 1600
@@ -345,7 +347,7 @@ def test_a_sheet_breaks_titles_and_cuts_captions_that_are_too_long(pictures: Pic
     assert np.asarray(image)[:, -40:].min() == 255  # nothing runs over the edge
 
 
-def test_a_sheet_too_high_for_memory_is_refused_before_it_is_drawn(pictures: Pictures) -> None:
+def test_a_sheet_too_high_for_memory_is_refused_before_it_is_drawn(pictures: BankPictures) -> None:
     with pytest.raises(DataError, match="a lower --limit"):
         vokens.sheet([sentence("a", [0], line=n) for n in range(300)], pictures)
 

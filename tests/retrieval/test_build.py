@@ -14,7 +14,7 @@ from tests.tiny.banks import Array, brute_force, save_index, unit
 from vgtools import retrieval
 from vgtools.io.errors import DataError, Exit
 from vgtools.retrieval import (
-    Plan,
+    IndexPlan,
     build,
     check_factory,
     exact_search,
@@ -25,13 +25,13 @@ from vgtools.retrieval import (
 from vgtools.retrieval.index import search_faiss
 
 
-def plan_of(bank: Array, factory: str, queries: Array | None = None, **more: Any) -> Plan:
+def plan_of(bank: Array, factory: str, queries: Array | None = None, **more: Any) -> IndexPlan:
     given = None if queries is None else lambda: queries
     count, dim = bank.shape
-    return Plan(lambda rows: bank[rows], count, dim, factory, queries=given, **more)
+    return IndexPlan(lambda rows: bank[rows], count, dim, factory, queries=given, **more)
 
 
-def written(plan: Plan, folder: Path) -> tuple[bytes, dict[str, Any], Array]:
+def written(plan: IndexPlan, folder: Path) -> tuple[bytes, dict[str, Any], Array]:
     """Return the bytes of an index file, its facts, and the vectors that were shown."""
     parts: list[bytes] = []
     shown: list[Array] = []
@@ -94,13 +94,13 @@ def test_the_same_picture_twice_is_no_miss(tmp_path: Path) -> None:
     bank, queries = np.repeat(unit(200, 8), 2, axis=0), unit(30, 8, 1)
     plan = plan_of(bank, "IVF4,Flat", queries)
     expected = exact_search(queries, bank, dtype=np.float64)
-    later = retrieval.Found(expected.rows + 1, expected.scores)
+    later = retrieval.SearchResult(expected.rows + 1, expected.scores)
     assert (expected.rows % 2 == 0).all()
     assert build._measured(plan, queries, expected, later) == {
         "recall_at_1": 1.0,
         "relevance_lost": 0.0,
     }
-    nothing = retrieval.Found(np.full_like(expected.rows, -1), expected.scores)
+    nothing = retrieval.SearchResult(np.full_like(expected.rows, -1), expected.scores)
     measured = build._measured(plan, queries, expected, nothing)
     assert measured["relevance_lost"] == pytest.approx(expected.scores.mean(), abs=1e-14)
     assert measured["recall_at_1"] == 0

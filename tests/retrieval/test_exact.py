@@ -134,8 +134,10 @@ def test_parts_of_a_bank_are_merged_as_the_bank_is_searched(k: int) -> None:
     parts = []
     for first, end in itertools.pairwise(edges):
         found = exact_search(queries, bank[first:end], k, dtype=np.float64)
-        parts.append(exact.Found(np.where(found.rows < 0, -1, found.rows + first), found.scores))
+        parts.append(
+            exact.SearchResult(np.where(found.rows < 0, -1, found.rows + first), found.scores)
+        )
     assert (exact.merged(parts, k).rows == whole.rows).all()
-    single = [exact.Found(part.rows, part.scores.astype(np.float32)) for part in parts]
+    single = [exact.SearchResult(part.rows, part.scores.astype(np.float32)) for part in parts]
     wrong = (exact.merged(single, k).rows != whole.rows).any(1).sum()
     assert wrong > 10, "float32 scores of near-duplicates are equal: the bank is hard enough"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from vgtools.retrieval.exact import Found
+from vgtools.retrieval.exact import SearchResult
 from vgtools.retrieval.texts import first_of, leave_out
 
-FOUND = Found(
+FOUND = SearchResult(
     np.array([[3, -1, 2, 5], [7, 3, 3, -1]], np.int32),
     np.array([[0.9, 0.0, 0.5, 0.4], [0.8, 0.7, 0.6, 0.0]], np.float32),
 )

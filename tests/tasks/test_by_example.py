@@ -13,7 +13,7 @@ from vgtools.analysis.grounded_words import GroundedWords
 from vgtools.io.errors import DataError, Exit
 from vgtools.tasks.by_example import Answers, read_answers
 from vgtools.tasks.compare import read_rows
-from vgtools.text.ngrams import Words
+from vgtools.text.ngrams import WordTypes
 
 # Right answers of example 0, 1, 2, 3 over the seeds: 0 2 1 2 of the first, 2 0 1 2 of the second.
 FIRST = ((0, 1, 1, 1), (0, 1, 0, 1))
@@ -27,7 +27,7 @@ def data(tmp_path: Path) -> dict[str, Any]:
 
 
 def words() -> GroundedWords:
-    return GroundedWords(Words(), frozenset({"dog", "red"}))
+    return GroundedWords(WordTypes(), frozenset({"dog", "red"}))
 
 
 def answers(*runs: Path, files: dict[str, str] | None = None) -> list[Answers]:

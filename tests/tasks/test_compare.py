@@ -23,7 +23,7 @@ from vgtools.tasks import metrics
 from vgtools.tasks.by_example import read_answers
 from vgtools.tasks.dispatch import score_predictions
 from vgtools.tasks.table import find_task
-from vgtools.text.ngrams import Words
+from vgtools.text.ngrams import WordTypes
 
 
 @pytest.fixture
@@ -244,14 +244,14 @@ def test_grounding_ratio_from_captions_or_their_list(tmp_path: Path) -> None:
     listed.write_text('{"type": "dog", "count": 2}\n')
     text = ["The dog saw a dog .", "no animal"]
     for source in (captions, listed):
-        types = Words()
+        types = WordTypes()
         assert (
             c.grounding_ratio(text, types, c.grounded_types(str(source), types, above=1)) == 2 / 8
         )
-    assert c.grounding_ratio([""], Words(), frozenset({"dog"})) is None
+    assert c.grounding_ratio([""], WordTypes(), frozenset({"dog"})) is None
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(DataError, match=r"pipe\.jsonl: is read twice"):
-        c.grounded_types(str(tmp_path / "pipe.jsonl"), Words(), above=1)
+        c.grounded_types(str(tmp_path / "pipe.jsonl"), WordTypes(), above=1)
 
 
 def test_texts_of_a_task_count_a_context_once(tmp_path: Path) -> None:

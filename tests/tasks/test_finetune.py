@@ -25,7 +25,7 @@ from vgtools.models.runs import save_run
 from vgtools.tasks import dispatch, finetune
 from vgtools.tasks.dispatch import encode
 from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample
-from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.sequences import TaskInputs
 from vgtools.tasks.table import find_task
 from vgtools.training.loop import TrainConfig, halves, train
 from vgtools.training.steps import steps_by_length
@@ -61,7 +61,7 @@ TASKS = {"classify": "sst-2", "regress": "sts-b", "span": "squad-1.1", "choice":
 
 def setup(
     encoder: Path, kind: str, count: int = 8, seed: int = 0
-) -> tuple[finetune.FineTuner, Inputs]:
+) -> tuple[finetune.FineTuner, TaskInputs]:
     task = find_task(TASKS[kind])
     tuner, loaded = finetune.new_tuner(task, str(encoder), seed)
     return tuner, encode(
@@ -69,7 +69,9 @@ def setup(
     )
 
 
-def batch_of(tuner: finetune.FineTuner, inputs: Inputs, units: Any = None) -> finetune.Batch:
+def batch_of(
+    tuner: finetune.FineTuner, inputs: TaskInputs, units: Any = None
+) -> finetune.TaskBatch:
     return finetune.collate(
         inputs,
         np.arange(len(inputs)) if units is None else np.array(units),
@@ -264,7 +266,7 @@ def test_predicting_halves_its_batch_when_memory_is_short(
     )
     exact = finetune.predict(copy.deepcopy(tuner).double(), inputs, 8)
 
-    def short(self: finetune.FineTuner, batch: finetune.Batch) -> torch.Tensor:
+    def short(self: finetune.FineTuner, batch: finetune.TaskBatch) -> torch.Tensor:
         sizes.append(len(batch.ids))
         if len(batch.ids) > 3:
             raise MemoryError

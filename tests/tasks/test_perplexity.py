@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from vgtools.tasks.perplexity import Scores, groups_of, mean_nll, records, summary
+from vgtools.tasks.perplexity import TextScores, groups_of, mean_nll, records, summary
 
 
-def scores(nll: list[float], tokens: list[int] | None = None) -> Scores:
-    return Scores(np.array(tokens or [1] * len(nll)), np.array(nll))
+def scores(nll: list[float], tokens: list[int] | None = None) -> TextScores:
+    return TextScores(np.array(tokens or [1] * len(nll)), np.array(nll))
 
 
 def test_a_perplexity_worked_by_hand() -> None:

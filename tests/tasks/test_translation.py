@@ -17,7 +17,7 @@ from vgtools.tasks.dispatch import encode
 from vgtools.tasks.finetune import collate, read_split
 from vgtools.tasks.kinds.translate import PairExample
 from vgtools.tasks.table import find_task
-from vgtools.tasks.translation import Start, Translator
+from vgtools.tasks.translation import TranslationStart, Translator
 from vgtools.training.loop import halves
 
 TASK = find_task("translation")
@@ -101,14 +101,14 @@ def learner_of(bpe: str) -> translation.TranslationLearner:
 
 def test_a_model_begins_from_a_shape_by_its_seed_or_from_another(tmp_path: Path) -> None:
     bpe = str(save_tokenizer(tmp_path / "bpe"))
-    start = Start(bpe, "transformer-small", offline=True)
+    start = TranslationStart(bpe, "transformer-small", offline=True)
     tables = [start.open(seed).model.model.shared.weight for seed in (1, 1, 2)]
     assert torch.equal(tables[0], tables[1])
     assert not torch.equal(tables[0], tables[2])
     learner = learner_of(bpe)
     tuner, encoder = learner.new(1)
     learner.save(tuner, encoder, tmp_path / "model")
-    again = Start(str(tmp_path / "model")).open(2)
+    again = TranslationStart(str(tmp_path / "model")).open(2)
     assert torch.equal(again.model.model.shared.weight, tables[0])
     assert again.tokenizer.to_str() == encoder.tokenizer.to_str()
 

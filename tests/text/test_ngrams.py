@@ -15,11 +15,11 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from vgtools.io.errors import DataError, Exit
 from vgtools.text import ngrams
-from vgtools.text.ngrams import PairCounts, Pieces, Words, count, jsd, jsd_pairs
+from vgtools.text.ngrams import PairCounts, Pieces, WordTypes, count, jsd, jsd_pairs
 
 
 def words(*sentences: str) -> list[list[str]]:
-    types = Words()
+    types = WordTypes()
     ids = types.encode(sentences)
     names = types.names()
     rows: list[list[str]] = [[]]
@@ -148,7 +148,7 @@ def test_a_tokenizer_that_looks_across_spaces_gets_whole_sentences() -> None:
 
 
 def test_counts_by_hand() -> None:
-    types, pairs = Words(), PairCounts()
+    types, pairs = WordTypes(), PairCounts()
     counts = count(["a b a", "", "b", "a a a a"], types, pairs)
     assert (counts.tokens, counts.sentences, counts.empty, counts.types, counts.vocabulary) == (
         8,
@@ -164,17 +164,17 @@ def test_counts_by_hand() -> None:
 
 
 def test_vocabulary_is_more_than_five() -> None:
-    assert count(["x x x x x y y y y y y"], Words()).vocabulary == 1
+    assert count(["x x x x x y y y y y y"], WordTypes()).vocabulary == 1
 
 
 def test_line_ends_within_a_sentence_are_spaces() -> None:
-    counts = count(["a\nb", "c\r"], Words())
+    counts = count(["a\nb", "c\r"], WordTypes())
     assert (counts.tokens, counts.sentences) == (3, 2)
 
 
 def test_nothing_counts_as_nothing() -> None:
     for text in ([], ["", " "]):
-        counts = count(text, Words(), PairCounts())
+        counts = count(text, WordTypes(), PairCounts())
         assert (counts.tokens, counts.sentences, counts.empty, counts.types) == (0, 0, len(text), 0)
 
 
@@ -191,7 +191,7 @@ def test_divergence_by_hand() -> None:
 
 
 def test_divergence_of_two_tiny_corpora_by_hand() -> None:
-    types = Words()
+    types = WordTypes()
     a, b = (count([text], types, PairCounts()) for text in ("a b", "a b a"))
     # 1-grams (1/2, 1/2) and (2/3, 1/3), m = (7/12, 5/12):
     # 1/2 (1/2 log2(6/7) + 1/2 log2(6/5)) + 1/2 (2/3 log2(8/7) + 1/3 log2(4/5)) = 0.0207
@@ -210,7 +210,7 @@ TEXTS = st.lists(st.text("ab c.\u00e9é", max_size=12), max_size=8)
 @settings(max_examples=40, deadline=None)
 @given(TEXTS, TEXTS, st.sampled_from([1, 64, 1 << 30]), st.sampled_from([1, 3, 1 << 22]))
 def test_streaming_equals_counter(one: list[str], two: list[str], memory: int, chunk: int) -> None:
-    types, brute, counts = Words(), [], []
+    types, brute, counts = WordTypes(), [], []
     for text in (one, two):
         rows = words(*text)
         brute.append(

@@ -13,7 +13,7 @@ from tests.tiny import WORDS
 from vgtools.io.errors import DataError, Exit
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.examples import Example, ReadStats
-from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.sequences import TaskInputs
 
 
 def write(folder: Path, text: str, name: str = "data.tsv") -> Path:
@@ -91,7 +91,7 @@ def tokenizer(roberta: bool = False) -> Tokenizer:
     return own
 
 
-def token_rows(inputs: Inputs) -> list[list[int]]:
+def token_rows(inputs: TaskInputs) -> list[list[int]]:
     return [
         inputs.ids[a:b].tolist() for a, b in zip(inputs.starts, inputs.starts[1:], strict=False)
     ]

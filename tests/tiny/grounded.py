@@ -17,9 +17,9 @@ from tests.tiny.visual import encoder_of
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features
 from vgtools.systems.grounding import association, keys
-from vgtools.systems.grounding.inputs import Bank, Examples, Recipe
-from vgtools.systems.grounding.model import Grounding, GroundingConfig
-from vgtools.systems.grounding.pictures import Pictures, WholePictures
+from vgtools.systems.grounding.inputs import GroundedExamples, GroundedMasking, WordBank
+from vgtools.systems.grounding.model import GroundedMaskedLM, GroundingConfig
+from vgtools.systems.grounding.pictures import PictureFeatures, WholePictures
 from vgtools.systems.grounding.texts import read_texts
 from vgtools.text.word_vectors import WordVectors
 
@@ -27,12 +27,14 @@ D = 6  # of an image feature
 IMAGES = 20
 
 
-def model_of(strategy: str = "i2t", images: int = 1, regions: int = 1, **more: Any) -> Grounding:
+def model_of(
+    strategy: str = "i2t", images: int = 1, regions: int = 1, **more: Any
+) -> GroundedMaskedLM:
     """Return a random model whose parts all matter."""
     text = encoder_of(**more)
     width = D if images else 0
     config = GroundingConfig(strategy, images, regions if images else 0, width, 2)
-    model = Grounding(text.model, config)
+    model = GroundedMaskedLM(text.model, config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.startswith(("cross.placeholder", "cross.ranks", "cross.project", "jmrm")):
@@ -65,7 +67,7 @@ def save_scene(path: Path) -> Path:
     return t.save_index(path, bank, "captions", words)
 
 
-def pictures_of(folder: Path) -> Pictures:
+def pictures_of(folder: Path) -> PictureFeatures:
     path = save_images(folder / "f.npy")
     return WholePictures(str(path), open_features(path))
 
@@ -84,7 +86,7 @@ def captions(count: int = IMAGES, seed: int = 5) -> list[tuple[int, dict[str, ob
     ]
 
 
-def bank_of(strategy: str, images: int = 3, whole: bool = False) -> Bank:
+def bank_of(strategy: str, images: int = 3, whole: bool = False) -> WordBank:
     """Return a bank of all images, found by the words of their captions."""
     vectors = vectors_of()
     stop = frozenset[str]()
@@ -97,7 +99,7 @@ def bank_of(strategy: str, images: int = 3, whole: bool = False) -> Bank:
         if strategy == "object":
             finder = association.Objects(index, vectors, stop, t.context_tagger, 2)
     rows = np.array([int(name[5:]) for name in finder.ids])
-    return Bank(finder, rows, images, whole, {})
+    return WordBank(finder, rows, images, whole, {})
 
 
 def examples_of(
@@ -105,15 +107,17 @@ def examples_of(
     texts: Sequence[str],
     strategy: str = "none",
     images: Mapping[int, str] | None = None,
-    pictures: Pictures | None = None,
-    bank: Bank | None = None,
+    pictures: PictureFeatures | None = None,
+    bank: WordBank | None = None,
     **recipe: Any,
-) -> Examples:
+) -> GroundedExamples:
     tokenizer = make_tokenizer()
     path = save_texts(folder / "t.jsonl", texts, images)
     read = read_texts([str(path)], tokenizer, 30, raw=bank is not None)
     settings = {"rate": 0.4, **recipe}
-    return Examples(read, Recipe.of(tokenizer, strategy=strategy, **settings), pictures, bank)
+    return GroundedExamples(
+        read, GroundedMasking.of(tokenizer, strategy=strategy, **settings), pictures, bank
+    )
 
 
 def sentences(count: int, seed: int = 0, longest: int = 12) -> list[str]:
@@ -121,7 +125,7 @@ def sentences(count: int, seed: int = 0, longest: int = 12) -> list[str]:
     return [" ".join(rng.choice(WORDS[:100], rng.integers(2, longest))) for _ in range(count)]
 
 
-def rows_of(examples: Examples, numbers: Array, epoch: int | None) -> Array:
+def rows_of(examples: GroundedExamples, numbers: Array, epoch: int | None) -> Array:
     """Return the rows of the images that texts are shown with."""
     drawn = [examples.example(n, epoch) for n in numbers.tolist()]
     return examples.images(numbers, drawn)

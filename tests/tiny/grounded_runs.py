@@ -16,7 +16,7 @@ from vgtools.models.encoder import load_masked_lm
 from vgtools.models.runs import save_run
 from vgtools.systems.grounding import keys
 from vgtools.systems.grounding.inputs import Sources
-from vgtools.systems.grounding.model import Grounding, GroundingConfig
+from vgtools.systems.grounding.model import GroundedMaskedLM, GroundingConfig
 
 CAPTIONS = ("a red dog", "the puppy", "a cat chases a dog", "two trucks", "a truck", "red car")
 WIDTH = 5
@@ -51,7 +51,7 @@ def save_grounded(folder: Path, strategy: str = "none", images: int = 3) -> Path
         assert bank is not None
         info = {"index": bank.mark, "backbone": pictures.backbone}
     torch.manual_seed(1)
-    model = Grounding(text.model, shape)
+    model = GroundedMaskedLM(text.model, shape)
     info["grounding"] = asdict(shape)
     save_run(folder / "run", "grounding", model.state_dict(), info, text)
     return folder / "run"

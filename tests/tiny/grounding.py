@@ -12,7 +12,7 @@ from vgtools import retrieval
 from vgtools.io.files import write_manifest
 from vgtools.retrieval import Index, make_index
 from vgtools.systems.grounding import association, keys
-from vgtools.systems.grounding.keys import Bank, InvertedFile
+from vgtools.systems.grounding.keys import InvertedFile, KeyedImages
 from vgtools.text.parses import Tagger, Tags
 from vgtools.text.tokens import word_runs
 from vgtools.text.word_vectors import KIND, WordVectors, stop_words_fingerprint
@@ -44,7 +44,7 @@ def rows(*captions: str) -> list[tuple[int, dict[str, object]]]:
     return [(i + 1, {"image": str(i), "text": text}) for i, text in enumerate(captions)]
 
 
-def index(bank: Bank) -> Index:
+def index(bank: KeyedImages) -> Index:
     return Index("x.faiss", bank.ids, {}, make_index(bank.keys), bank.keys)
 
 
@@ -92,7 +92,9 @@ def save_vectors(path: Path, table: Mapping[str, Sequence[float]] = VECTORS) -> 
     return path
 
 
-def save_index(path: Path, bank: Bank, kind: str, words: Path, stop: frozenset[str] = STOP) -> Path:
+def save_index(
+    path: Path, bank: KeyedImages, kind: str, words: Path, stop: frozenset[str] = STOP
+) -> Path:
     """Write an index of captions or nouns as `vg build-index --vectors` does."""
     from vgtools.text.word_vectors import open_word_vectors
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from vgtools.images.regions import RegionSet
 from vgtools.reports.drawing import Figure
-from vgtools.systems.attention_probes.examples import Example, make_groups
+from vgtools.systems.attention_probes.examples import AttentionExample, make_groups
 
 EVIL = "<script>window.pwned=1</script>"
 
@@ -29,7 +29,7 @@ def regions(labels: list[str] | None = None) -> RegionSet:
     return RegionSet(np.zeros((5, 2), np.float32), BOXES, np.ones(5, np.float32), labels, 100, 100)
 
 
-def example(text: str = "A dog bites a cat .", image: str = "a.jpg") -> Example:
+def example(text: str = "A dog bites a cat .", image: str = "a.jpg") -> AttentionExample:
     words = [m.span() for m in re.finditer(r"\w+|\.", text)]
     weights = np.zeros((3, len(words), 5))
     weights[:, :, 0] = 0.1
@@ -39,7 +39,7 @@ def example(text: str = "A dog bites a cat .", image: str = "a.jpg") -> Example:
     found = regions(["dog", "dog", EVIL, EVIL, "sky"])
     groups = make_groups(text, [(0, 5), (12, 17)], golds, found, weights)
     picture = Image.new("RGB", (100, 100), "#8a4")
-    return Example(
+    return AttentionExample(
         image, text, words, found, groups, ["1-1", "2-2", "3-1"], [0, 2], weights, picture
     )
 

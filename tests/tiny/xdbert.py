@@ -13,7 +13,7 @@ from tests.tiny.clip import save_tower
 from vgtools.models.clip import load_teacher
 from vgtools.models.encoder import load_encoder
 from vgtools.models.runs import save_run
-from vgtools.systems.xdbert.model import CrossModal, Shape, XDBertConfig
+from vgtools.systems.xdbert.model import Shape, XDBertConfig, XDBertCrossModal
 
 
 def save_xdbert(folder: Path, layers: int = 2, **changes: Any) -> Path:
@@ -23,7 +23,7 @@ def save_xdbert(folder: Path, layers: int = 2, **changes: Any) -> Path:
     teacher = load_teacher(str(save_tower(folder / "clip", **changes)))
     torch.manual_seed(1)
     shape = Shape.of(student.model.config, teacher.model.config)
-    cross = CrossModal(shape, layers)
+    cross = XDBertCrossModal(shape, layers)
     with torch.no_grad():
         for weight in cross.parameters():
             weight.add_(0.3 * torch.randn_like(weight))

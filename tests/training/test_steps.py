@@ -13,7 +13,7 @@ from vgtools.io.errors import DataError
 from vgtools.training import processes, steps
 from vgtools.training.loop import learning_rate
 from vgtools.training.steps import (
-    Plan,
+    StepPlan,
     epoch_steps,
     in_drawn_order,
     plan,
@@ -28,8 +28,10 @@ from vgtools.training.steps import (
 
 
 def test_a_plan_leaves_nothing_out_and_has_no_small_step() -> None:
-    assert plan(10, 4, 2, epochs=3) == Plan(per_epoch=3, accumulate=2, steps=9, epochs=3, stop=9)
-    assert plan(10, 4, 4, steps=4) == Plan(per_epoch=3, accumulate=1, steps=4, epochs=2, stop=4)
+    assert plan(10, 4, 2, epochs=3) == StepPlan(
+        per_epoch=3, accumulate=2, steps=9, epochs=3, stop=9
+    )
+    assert plan(10, 4, 4, steps=4) == StepPlan(per_epoch=3, accumulate=1, steps=4, epochs=2, stop=4)
     assert plan(10, 4, 1, epochs=1, processes=2).accumulate == 1
     with pytest.raises(DataError, match="a step has 1 items for 2 processes"):
         plan(3, 2, 2, epochs=1, processes=2)
@@ -147,7 +149,7 @@ def test_a_warm_up_below_one_is_a_share_of_the_steps() -> None:
 def test_a_schedule_can_be_ended_after_an_epoch() -> None:
     """The rate is that of all epochs: 40 epochs of 3 steps, of which 1 is trained."""
     schedule = plan(10, 4, 4, epochs=40, stop_epoch=1)
-    assert schedule == Plan(per_epoch=3, accumulate=1, steps=120, epochs=1, stop=3)
+    assert schedule == StepPlan(per_epoch=3, accumulate=1, steps=120, epochs=1, stop=3)
     assert plan(10, 4, 4, steps=2, stop_epoch=9).stop == 2
     config = {"batch_size": 4, "epochs": 40, "steps": None}
     assert plan_for(10, config | {"stop_epoch": 1}) == schedule
@@ -244,5 +246,5 @@ def test_the_order_of_steps_is_drawn_from_seed_and_epoch() -> None:
 
 def test_the_plan_of_steps_that_are_cut_already() -> None:
     cut = [np.arange(3), np.arange(2), np.arange(4)]
-    assert plan_steps(cut, {"epochs": 2, "steps": None}) == Plan(3, 1, 6, 2, 6)
-    assert plan_steps(cut, {"epochs": None, "steps": 7}) == Plan(3, 1, 7, 3, 7)
+    assert plan_steps(cut, {"epochs": 2, "steps": None}) == StepPlan(3, 1, 6, 2, 6)
+    assert plan_steps(cut, {"epochs": None, "steps": 7}) == StepPlan(3, 1, 7, 3, 7)

@@ -18,7 +18,7 @@ from vgtools.io.errors import DataError
 from vgtools.io.process import Progress
 from vgtools.io.streams import TextStats, read_texts, read_windows
 from vgtools.text.blocks import open_packed
-from vgtools.text.ngrams import Counts, Ids, PairCounts, Vocabulary, count, jsd, jsd_pairs
+from vgtools.text.ngrams import Counts, NewIds, PairCounts, Vocabulary, count, jsd, jsd_pairs
 from vgtools.text.tokens import load_stop_words
 from vgtools.text.vokens import is_packed, parse_rows
 
@@ -52,7 +52,7 @@ def content_types(
 
 
 @dataclass(frozen=True)
-class Grounding:
+class GroundedTypes:
     """The visually grounded types, estimated from captions.
 
     Source: Tan & Bansal 2020 (Vokenization), section 2.3: more than 100 occurrences in MS COCO,
@@ -127,9 +127,9 @@ class CorpusStats:
             counts = self._kept[name] = self._count(name, pairs=name in paired)
             if not counts.tokens:
                 raise DataError("holds no tokens", name)
-        self.grounding: Grounding | None = None
+        self.grounding: GroundedTypes | None = None
         if captions is not None:
-            self.grounding = Grounding(self._kept[captions].unigrams, self.above)
+            self.grounding = GroundedTypes(self._kept[captions].unigrams, self.above)
             if not len(self.grounding.types(self.content)):
                 why = f"no word but stop words occurs more than {self.above} times, so nothing"
                 why += " would be grounded; name more captions or lower --grounded-above"
@@ -294,7 +294,7 @@ def _packed(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
 
 def _rows(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
     """Yield ids of lower-case token texts and vokens of voken rows, both int64."""
-    ids = Ids()
+    ids = NewIds()
     manifest_beside(path)
     digest = ""
     for window in read_windows(path, 2048, limit=limit):

@@ -25,7 +25,7 @@ from vgtools.io.streams import Piece, open_read
 from vgtools.io.written import seal
 
 
-class Source(NamedTuple):
+class PlannedInput(NamedTuple):
     """An input and the unit by which it can be cut; a whole input is never cut."""
 
     path: str
@@ -35,7 +35,7 @@ class Source(NamedTuple):
     units: int
 
 
-def text_source(path: str) -> Source:
+def text_source(path: str) -> PlannedInput:
     """Return a text or rows of JSON as an input: cut by bytes, or by shards if it is a folder.
 
     A file is hashed, unless this process knows its hash and it has not changed since.
@@ -48,7 +48,7 @@ def text_source(path: str) -> Source:
         raise DataError(why, path, code=Exit.USAGE)
     if is_shards(path):
         shards = Shards(path)
-        return Source(path, shards.bytes, shards.sha256, "shard", len(shards))
+        return PlannedInput(path, shards.bytes, shards.sha256, "shard", len(shards))
     if is_url(path):
         size, sha256 = remote.facts(path)
     else:
@@ -56,12 +56,12 @@ def text_source(path: str) -> Source:
         sha256 = sha256_file(path)
         size = os.path.getsize(path)
     if is_compressed(path):
-        return Source(path, size, sha256, "whole", 1)
-    return Source(path, size, sha256, "byte", size)
+        return PlannedInput(path, size, sha256, "whole", 1)
+    return PlannedInput(path, size, sha256, "byte", size)
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShardPlan:
     """Which shard has which lines: a pure function of the inputs' sizes and the shard size.
 
     Files that are cut by bytes follow one another as one text of T bytes, cut at T i / n; every
@@ -69,11 +69,11 @@ class Plan:
     """
 
     config: Mapping[str, Any]  # the settings that decide the bytes
-    sources: Sequence[Source]
+    sources: Sequence[PlannedInput]
     shard_size: int  # bytes
 
     @cached_property
-    def _runs(self) -> list[tuple[list[Source], list[int], int]]:
+    def _runs(self) -> list[tuple[list[PlannedInput], list[int], int]]:
         """Sources that are cut together, the first unit of each and their end, shards."""
         runs = []
         seen = Counter[str]()

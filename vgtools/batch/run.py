@@ -12,8 +12,8 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from vgtools.batch import cluster
-from vgtools.batch.plan import Source, text_source
-from vgtools.batch.shards import Record, ShardedOutput, Task, open_folder
+from vgtools.batch.plan import PlannedInput, text_source
+from vgtools.batch.shards import Record, ShardedOutput, ShardTask, open_folder
 from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, amount, name_of
 from vgtools.io.folders import Shards
@@ -49,10 +49,10 @@ class Cluster(NamedTuple):
     address: str  # as `--ray`
     workers: int | None  # as `--workers`
     gpu: bool  # each worker has one
-    make: Callable[[], Task]  # makes the task, in the process of a worker; pickled
+    make: Callable[[], ShardTask]  # makes the task, in the process of a worker; pickled
 
 
-class Target(Protocol):
+class BatchTarget(Protocol):
     """Where a command writes, and how: its flags."""
 
     @property
@@ -78,7 +78,7 @@ class Target(Protocol):
 
 def check_target(
     inputs: Sequence[str],
-    target: Target,
+    target: BatchTarget,
     workers: int | None = None,
     forms: Sequence[str] = ROWS,
     **excluded: bool,
@@ -127,19 +127,19 @@ def check_target(
 
 
 def write(
-    task: Task,
+    task: ShardTask,
     texts: Sequence[str],
-    target: Target,
+    target: BatchTarget,
     *,
     name: str,
     unit: str,
     inputs: Inputs | Sequence[str],
     default_size: int = CPU_SHARD,
-    cut: Callable[[str], Source] = text_source,
+    cut: Callable[[str], PlannedInput] = text_source,
     total: int | None = None,
     say: Callable[[str], None] = print,
     quiet: bool = False,
-    make: Callable[[], Task],
+    make: Callable[[], ShardTask],
     workers: int | None = None,
     gpu: bool = False,
 ) -> Counter[str] | None:
@@ -187,7 +187,7 @@ def write(
 
 def run(
     shards: ShardedOutput,
-    task: Task,
+    task: ShardTask,
     part: tuple[int, int] = (0, 1),
     *,
     name: str,
@@ -246,7 +246,7 @@ def run(
 
 
 def _here(
-    shards: ShardedOutput, task: Task, part: tuple[int, int]
+    shards: ShardedOutput, task: ShardTask, part: tuple[int, int]
 ) -> Generator[Record, None, None]:
     """Make the shards of a part in this process."""
     with Stop(patience=5) as stop:
@@ -262,7 +262,7 @@ class _Make:
     """Makes the function that makes shards, in the process of a worker."""
 
     shards: ShardedOutput
-    task: Callable[[], Task]
+    task: Callable[[], ShardTask]
     hashes: Mapping[tuple[int, ...], str] = field(default_factory=lambda: dict(trust.hashes))
 
     def __call__(self) -> Callable[[int], Record]:

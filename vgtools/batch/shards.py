@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import orjson
 
 from vgtools.batch import places
-from vgtools.batch.plan import Plan, Source
+from vgtools.batch.plan import PlannedInput, ShardPlan
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, storable
 from vgtools.io.files import (
@@ -64,7 +64,7 @@ _PLAN = {
 OpenOutput = Callable[..., Any]  # `Output`, or a function with its parameters
 
 
-class Task(Protocol):
+class ShardTask(Protocol):
     """A command's computation, with its models loaded: one in each process."""
 
     @property
@@ -195,7 +195,7 @@ class ShardedOutput:
     """A folder of shards with its plan; picklable, so that any process can make shards of it."""
 
     folder: str  # absolute, or a URL
-    plan: Plan
+    plan: ShardPlan
 
     def stem(self, number: int) -> str:
         """Return the start of the names of a shard's files, by which they sort."""
@@ -217,12 +217,12 @@ class ShardedOutput:
     # ------------------------------------------------------------------------------ one shard
 
     def worker(
-        self, task: Task, check: Callable[[], None] = lambda: None
+        self, task: ShardTask, check: Callable[[], None] = lambda: None
     ) -> Callable[[int], Record]:
         """Return a function from a number to its shard; `check` is called between its steps."""
         return partial(self._make, task, check)
 
-    def _make(self, task: Task, check: Callable[[], None], number: int) -> Record:
+    def _make(self, task: ShardTask, check: Callable[[], None], number: int) -> Record:
         pieces = self.plan.pieces(number)
         items = 0
         start = time.monotonic()
@@ -427,7 +427,7 @@ def _turn(target: str) -> AbstractContextManager[object]:
 def open_folder(
     path: str,
     config: Mapping[str, Any],
-    sources: Sequence[Source],
+    sources: Sequence[PlannedInput],
     shard_size: int | None,
     default_size: int,
     restart: bool = False,
@@ -457,15 +457,15 @@ def open_folder(
         with file_errors(folder, reading=False):
             os.makedirs(folder, exist_ok=True)
     config = {key: value for key, value in config.items() if key != "device"}
-    planned = partial(Plan, storable(config), tuple(sources))
+    planned = partial(ShardPlan, storable(config), tuple(sources))
     plan, before = _planned(folder, planned, shard_size, default_size)
     plan.check_same(before, path)
     return ShardedOutput(folder, plan)
 
 
 def _planned(
-    folder: str, plan_for: Callable[[int], Plan], shard_size: int | None, default_size: int
-) -> tuple[Plan, dict[str, Any]]:
+    folder: str, plan_for: Callable[[int], ShardPlan], shard_size: int | None, default_size: int
+) -> tuple[ShardPlan, dict[str, Any]]:
     """Return the plan of a command, and the record of the plan that the folder has now."""
     file = os.path.join(folder, PLAN)
     before = _read_plan(file)
@@ -483,7 +483,7 @@ def _planned(
     return plan_for(shard_size or now.get("shard_size", default_size)), now
 
 
-def _sealed(plan: Plan) -> bytes:
+def _sealed(plan: ShardPlan) -> bytes:
     body = plan.record()
     return dumps(body | {"sha256": seal(body)})
 
@@ -497,7 +497,7 @@ def _is_begun(folder: str) -> bool:
     return bool(names.keys() - {PLAN, f"{LIST}.lock", *idle})
 
 
-def _check_folder(path: str, folder: str, sources: Sequence[Source]) -> None:
+def _check_folder(path: str, folder: str, sources: Sequence[PlannedInput]) -> None:
     """Refuse a place where a folder of shards cannot be."""
     local = not is_url(folder)
     names = places.sizes(folder)

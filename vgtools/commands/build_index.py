@@ -186,7 +186,7 @@ def _embed(
         has_term = read_run(run, "matcher")["matcher"]["sentence"]
         refuse_if(not has_term, "--context", f"{run} has no sentence term")
         context = {"context_weight": keys.context_weight}
-    bank: retrieval.Bank = system.open_bank(run, feats, runtime.device, runtime.offline)
+    bank: retrieval.EmbeddedBank = system.open_bank(run, feats, runtime.device, runtime.offline)
     features = bank.features
     check_same("backbone", features.manifest.get("backbone"), bank.backbone, feats)
     config = {
@@ -202,7 +202,8 @@ def _embed(
     files = _files(output) + ([keys.emb] if keys.emb else [])
     npy = {2: ("float32", bank.dim)} if keys.emb else None
     ids = features.ids[:limit]
-    plan = retrieval.Plan(bank.embed, len(ids), bank.dim, lists.factory, lists.nprobe, bank.queries)
+    sizes = (len(ids), bank.dim)
+    plan = retrieval.IndexPlan(bank.embed, *sizes, lists.factory, lists.nprobe, bank.queries)
     with Output(files, config, npy=npy, inputs=inputs, restart=restart) as out:
         if out.complete:
             note("build-index", f"{output} is up to date", runtime.quiet)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class ParsedWordFlags:
     """What is also measured, with a parser."""
 
     parser: str | None = value(
@@ -50,7 +50,7 @@ def evaluate_matcher(
         list[str],
         typer.Argument(metavar="RUN", help="Run of vg train-matcher.", show_default=False),
     ],
-    words: Words,
+    words: ParsedWordFlags,
     runtime: Runtime,
     split: Annotated[
         str, Value("NAME", 'Of rows that have a "split", evaluate on this one.')
@@ -131,7 +131,7 @@ def evaluate_matcher(
 
 
 def _open(
-    captions: str, bank: Features, split: str, words: Words, bar: Progress, quiet: bool
+    captions: str, bank: Features, split: str, words: ParsedWordFlags, bar: Progress, quiet: bool
 ) -> Evaluation:
     """Read what matchers are evaluated on."""
     from vgtools.io.streams import read_texts

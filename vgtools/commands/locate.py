@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maps:
+class MapFlags:
     """How maps are made and what comes of them."""
 
     heat: Literal["concepts", "relevance", "gradient"] | None = value(
@@ -48,7 +48,7 @@ class Maps:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedMaps:
     """What makes maps, and what manifests say about it."""
 
     locator: Locator
@@ -63,7 +63,7 @@ def locate(
     feats: Annotated[
         str, File("Grid of the pictures: X.npy of vg extract-image-feats --pooling none.")
     ],
-    maps: Maps,
+    maps: MapFlags,
     target: Target,
     runtime: Runtime,
     queries: Annotated[
@@ -117,7 +117,7 @@ def locate(
         **opened.config,
         "limit": limit,
     }
-    work = Work(queries, limit, opened.locator, grids, config, target, runtime.quiet)
+    work = LocateTask(queries, limit, opened.locator, grids, config, target, runtime.quiet)
     if maps.score:
         _score(work, {"matcher": matcher, "feats": feats})
     else:
@@ -125,7 +125,7 @@ def locate(
 
 
 @dataclass(frozen=True)
-class Work:
+class LocateTask:
     """What is read and written."""
 
     queries: str
@@ -151,7 +151,7 @@ class Work:
             yield step, maps, list(map(judge, maps))
 
 
-def _write(work: Work) -> None:
+def _write(work: LocateTask) -> None:
     """Write a row per query."""
     from vgtools.io.files import dumps
     from vgtools.io.output import Output
@@ -187,7 +187,7 @@ def _write(work: Work) -> None:
     note("locate", message, work.quiet)
 
 
-def _score(work: Work, names: Mapping[str, str]) -> None:
+def _score(work: LocateTask, names: Mapping[str, str]) -> None:
     """Write one record of how well queries are found."""
     from vgtools.io.files import dumps
     from vgtools.io.output import Output
@@ -248,7 +248,7 @@ def _classes(path: str) -> Iterator[Query]:
 # ------------------------------------------------------------------------------------------- runs
 
 
-def _open(matcher: str, grids: Grids, maps: Maps, coco: bool, runtime: Runtime) -> Opened:
+def _open(matcher: str, grids: Grids, maps: MapFlags, coco: bool, runtime: Runtime) -> OpenedMaps:
     """Return what makes maps with a run; its kind says how.
 
     Raises:
@@ -268,7 +268,7 @@ def _open(matcher: str, grids: Grids, maps: Maps, coco: bool, runtime: Runtime) 
     return opened
 
 
-def _by_relevance(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Opened:
+def _by_relevance(matcher: str, maps: MapFlags, coco: bool, runtime: Runtime) -> OpenedMaps:
     """Return the maps of a matcher of vokens."""
     from vgtools.systems.vokenization.locate import RelevanceLocator
     from vgtools.systems.vokenization.vokenize import open_matcher
@@ -279,10 +279,10 @@ def _by_relevance(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Ope
     loaded = open_matcher(matcher, device=runtime.device, offline=runtime.offline)
     device = loaded.encoder.model.device.type
     config = {"matcher": loaded.fingerprint, "heat": "relevance", "device": device}
-    return Opened(RelevanceLocator(loaded), loaded.matcher.config.image_width, config)
+    return OpenedMaps(RelevanceLocator(loaded), loaded.matcher.config.image_width, config)
 
 
-def _by_concepts(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Opened:
+def _by_concepts(matcher: str, maps: MapFlags, coco: bool, runtime: Runtime) -> OpenedMaps:
     """Return the maps of a retriever, by default of concept activation."""
     from vgtools.systems.visual_awareness.concepts import ConceptLocator
     from vgtools.systems.visual_awareness.retrieve import open_retriever
@@ -295,11 +295,11 @@ def _by_concepts(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Open
     made = {"heat": maps.heat} if plain else {"heat": "concepts", "dims": dims}
     config = {"matcher": loaded.fingerprint, **made, "device": device}
     width = loaded.retriever.config.image_width
-    return Opened(ConceptLocator(loaded, dims, maps.heat == "gradient"), width, config)
+    return OpenedMaps(ConceptLocator(loaded, dims, maps.heat == "gradient"), width, config)
 
 
 # By what maps are made: the kind of the run.
-LOCATORS: dict[str, Callable[[str, Maps, bool, Runtime], Opened]] = {
+LOCATORS: dict[str, Callable[[str, MapFlags, bool, Runtime], OpenedMaps]] = {
     "matcher": _by_relevance,
     "retriever": _by_concepts,
 }

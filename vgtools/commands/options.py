@@ -283,7 +283,7 @@ def open_vocabulary(tokenizer: str, offline: bool) -> Vocabulary:
     from vgtools.text import ngrams
 
     if tokenizer == "words":
-        return ngrams.Words()
+        return ngrams.WordTypes()
     from vgtools.models.references import load_tokenizer
 
     return ngrams.Pieces(load_tokenizer(tokenizer, offline=offline), tokenizer)

@@ -23,7 +23,7 @@ from vgtools.io.errors import DataError, amount
 from vgtools.io.remote import all_of
 
 if TYPE_CHECKING:
-    from vgtools.systems.vokenization.revokenize import Work
+    from vgtools.systems.vokenization.revokenize import RevokenizeTask
 
 _SHARD = 64 << 20  # bytes of rows, which are the vokens of 10 MB of text
 
@@ -110,13 +110,13 @@ def _work(
     origin: dict[str, Any],
     facts: dict[str, Any],
     limit: int | None,
-) -> Work:
+) -> RevokenizeTask:
     """Return what carries vokens over, with its tokenizer loaded."""
     from vgtools.models.references import load_tokenizer
     from vgtools.systems.vokenization import revokenize as system
 
     loaded = load_tokenizer(tokenizer, offline=offline)
-    return system.Work(loaded, tokenizer, origin, facts, limit)
+    return system.RevokenizeTask(loaded, tokenizer, origin, facts, limit)
 
 
 def _origin(

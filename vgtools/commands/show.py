@@ -19,7 +19,7 @@ from vgtools.io.own import write_page
 
 if TYPE_CHECKING:
     from vgtools.reports.views import View
-    from vgtools.reports.vokens import Bank, Pictures
+    from vgtools.reports.vokens import BankPictures, ShownBank
 
 _PAGE = 200  # sentences, unless --limit says otherwise
 _SHEET = 24
@@ -162,7 +162,7 @@ def _open(paths: Sequence[str], indexes: Sequence[str], lists: Sequence[str]) ->
     from vgtools.reports.views import open_view
     from vgtools.reports.vokens import open_bank
 
-    banks: list[Bank | None] = [None] * len(paths)
+    banks: list[ShownBank | None] = [None] * len(paths)
     if indexes or lists:
         banks = [
             open_bank(_of(lists, number), _of(indexes, number), path)
@@ -171,7 +171,7 @@ def _open(paths: Sequence[str], indexes: Sequence[str], lists: Sequence[str]) ->
     return open_view(paths, banks)
 
 
-def _find_pictures(view: View, items: Sequence[Any], number: int, images: str) -> Pictures:
+def _find_pictures(view: View, items: Sequence[Any], number: int, images: str) -> BankPictures:
     """Return the images of one bank that items use.
 
     Raises:
@@ -185,7 +185,7 @@ def _find_pictures(view: View, items: Sequence[Any], number: int, images: str) -
     refuse_if(bank is None, None, why)
     assert bank is not None
     used = view.used(items, number)
-    pictures = report.Pictures(bank, page.locate(images, [bank.ids[row] for row in used]))
+    pictures = report.BankPictures(bank, page.locate(images, [bank.ids[row] for row in used]))
     if used and not pictures.files:
         example = f"{bank.ids[used[0]]!r:.80}"
         raise DataError(

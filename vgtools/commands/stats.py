@@ -39,7 +39,7 @@ _Show = Callable[[Sequence[dict[str, Any]]], "Table"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grounding:
+class GroundedTypeFlags:
     """Which types are visually grounded, and of which tokens the ratio is."""
 
     captions: str | None = file(
@@ -74,7 +74,7 @@ class Layout:
 @flags
 def stats(
     context: typer.Context,
-    grounding: Grounding,
+    grounding: GroundedTypeFlags,
     layout: Layout,
     corpora: Annotated[
         list[str] | None,
@@ -190,7 +190,7 @@ def _check(
     names: Sequence[str],
     vokens: Sequence[str],
     reference: str | None,
-    grounding: Grounding,
+    grounding: GroundedTypeFlags,
     layout: Layout,
 ) -> None:
     """Refuse flags that contradict one another."""

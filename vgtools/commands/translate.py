@@ -31,7 +31,7 @@ _WINDOW = 2048  # lines that are sorted by length together
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class BeamSearchFlags:
     """How translations are searched."""
 
     beams: int = count(4, "Beams of the search; 1 is greedy.")
@@ -52,7 +52,7 @@ def translate(
             metavar="MODEL", help="RUN/seed-N/model of vg finetune translation, or a hub name."
         ),
     ],
-    search: Search,
+    search: BeamSearchFlags,
     target: Target,
     runtime: Runtime,
     text: Annotated[

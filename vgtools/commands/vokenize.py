@@ -31,11 +31,11 @@ from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
     from vgtools.retrieval import Index
-    from vgtools.systems.vokenization.vokenize import Vokenizer, Work
+    from vgtools.systems.vokenization.vokenize import Vokenizer, VokenizeTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class VokenSearchFlags:
     """How vokens are searched."""
 
     level: Literal["token", "sentence"] | None = value(
@@ -106,7 +106,7 @@ def vokenize(
         list[str],
         File("The image bank: .faiss file of vg build-index; repeatable, rows in this order."),
     ],
-    search: Search,
+    search: VokenSearchFlags,
     control: Annotated[Control, CONTROL],
     target: Annotated[TextTarget, SHARDS],
     runtime: Runtime,
@@ -184,12 +184,12 @@ def vokenize(
 
 def _work(
     index: Sequence[str],
-    search: Search,
+    search: VokenSearchFlags,
     control: Control,
     runtime: Runtime,
     window: int,
     limit: int | None,
-) -> Work:
+) -> VokenizeTask:
     """Return what gives texts their vokens, with the models loaded; its arguments pickle."""
     from vgtools.retrieval import open_indexes
     from vgtools.systems.vokenization import vokenize as system
@@ -201,7 +201,9 @@ def _work(
     return _term_frequency(bank, search, control, runtime.offline, window, limit)
 
 
-def _matcher(bank: Index, search: Search, control: Control, runtime: Runtime) -> Vokenizer:
+def _matcher(
+    bank: Index, search: VokenSearchFlags, control: Control, runtime: Runtime
+) -> Vokenizer:
     """Return the search by the matcher of an index."""
     from vgtools.systems.vokenization import vokenize as system
 
@@ -226,12 +228,12 @@ def _matcher(bank: Index, search: Search, control: Control, runtime: Runtime) ->
 
 def _term_frequency(
     bank: Index,
-    search: Search,
+    search: VokenSearchFlags,
     control: Control,
     offline: bool,
     window: int,
     limit: int | None,
-) -> Work:
+) -> VokenizeTask:
     """Return the draw by term frequency; of the matcher only the tokenizer is used."""
     from vgtools.systems.vokenization.term_frequency import DrawWork
 
@@ -243,7 +245,7 @@ def _term_frequency(
     return DrawWork(bank, search.matcher, files, gamma, seed, window, limit, offline)
 
 
-def _summary(work: Work, counts: Mapping[str, int], quiet: bool) -> None:
+def _summary(work: VokenizeTask, counts: Mapping[str, int], quiet: bool) -> None:
     """Print what was written."""
     worker = work.worker
     if work.agreed is not None:

@@ -44,7 +44,7 @@ class FileBoxes:
     def __init__(self, path: str | Path) -> None:
         refuse_stream(path)  # The file is read twice: once here, and once for its hash.
         self.path = path
-        self._by_image: dict[str, _Row] = {}
+        self._by_image: dict[str, _BoxRow] = {}
         is_coco = str(path).endswith((".json", ".json.gz", ".json.zst"))
         for row in _coco_rows(path) if is_coco else _jsonl_rows(path):
             before = self._by_image.get(row.image)
@@ -89,7 +89,7 @@ class FileBoxes:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _BoxRow:
     image: str
     boxes: Array  # (R, 4)
     confidence: Array | None
@@ -105,12 +105,12 @@ class _Row:
         labels: dict[tuple[float, ...], str],  # box -> label
         size: tuple[int, int] | None,
         line: int | None,
-    ) -> _Row:
+    ) -> _BoxRow:
         boxes = np.array([*labels], np.float64).reshape(-1, 4)
         return cls(image, boxes, None, [*labels.values()], size, line, phrases=True)
 
 
-def _jsonl_rows(path: str | Path) -> Iterator[_Row]:
+def _jsonl_rows(path: str | Path) -> Iterator[_BoxRow]:
     for line, row in read_jsonl(path, {"image": str}):
         size = None
         if "width" in row or "height" in row:
@@ -125,12 +125,12 @@ def _jsonl_rows(path: str | Path) -> Iterator[_Row]:
             raise DataError('expected a row with "boxes" or "phrases"', path, line)
         boxes, confidence, labels = parse_boxes(row, path, line)
         names = [""] * len(boxes) if labels is None else [sys.intern(label) for label in labels]
-        yield _Row(row["image"], boxes, confidence, names, size, line)
+        yield _BoxRow(row["image"], boxes, confidence, names, size, line)
 
 
 def _phrase_row(
     row: dict[str, Any], size: tuple[int, int] | None, path: str | Path, line: int
-) -> _Row:
+) -> _BoxRow:
     require(row, {"phrases": list}, path, line)
     labels: dict[tuple[float, ...], str] = {}
     for phrase in row["phrases"]:
@@ -140,10 +140,10 @@ def _phrase_row(
         boxes, _, _ = parse_boxes({"boxes": phrase.get("boxes")}, path, line)
         for box in boxes.tolist():
             labels.setdefault(tuple(box), sys.intern(str(phrase.get("type", ""))))
-    return _Row.of_phrases(row["image"], labels, size, line)
+    return _BoxRow.of_phrases(row["image"], labels, size, line)
 
 
-def _joined(before: _Row, row: _Row, path: str | Path) -> _Row:
+def _joined(before: _BoxRow, row: _BoxRow, path: str | Path) -> _BoxRow:
     """Return the boxes of two captions of one image, each distinct one once."""
     if before.size != row.size:
         why = f"the image is {row.size} here and {before.size} on line {before.line}"
@@ -152,16 +152,16 @@ def _joined(before: _Row, row: _Row, path: str | Path) -> _Row:
     for part in (before, row):
         for box, label in zip(part.boxes.tolist(), part.labels, strict=True):
             labels.setdefault(tuple(box), label)
-    return _Row.of_phrases(row.image, labels, row.size, before.line)
+    return _BoxRow.of_phrases(row.image, labels, row.size, before.line)
 
 
-def _coco_rows(path: str | Path) -> Iterator[_Row]:
+def _coco_rows(path: str | Path) -> Iterator[_BoxRow]:
     for row in coco(path, Tally()):
         if "boxes" not in row:
             raise DataError("holds captions, expected the boxes of an instances_*.json", path)
         boxes = np.array(row["boxes"], np.float64).reshape(-1, 4)
         labels = [sys.intern(label) for label in row["labels"]]
-        yield _Row(row["image"], boxes, None, labels, (row["width"], row["height"]), None)
+        yield _BoxRow(row["image"], boxes, None, labels, (row["width"], row["height"]), None)
 
 
 def _scale(declared: tuple[int, int] | None, size: tuple[int, int]) -> Array:

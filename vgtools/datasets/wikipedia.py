@@ -31,7 +31,7 @@ _NOT_TEXT = frozenset(
 _FIELDS = frozenset((("page", "title"), ("page", "ns"), ("page", "id"), ("revision", "text")))
 
 
-class Page(NamedTuple):
+class WikiPage(NamedTuple):
     """One page of a dump."""
 
     number: int
@@ -49,11 +49,11 @@ def open_dump(path: str) -> BinaryIO:
         return bz2.open(path)  # type: ignore[return-value]
 
 
-class _Reader:
+class _PageReader:
     """Collects pages from the events of an XML parser."""
 
     def __init__(self) -> None:
-        self.pages: list[Page] = []
+        self.pages: list[WikiPage] = []
         self.hidden = {"file", "image", "category"}  # names of spaces whose links show no text
         self._path: list[str] = []
         self._text: list[str] = []
@@ -97,10 +97,10 @@ class _Reader:
             markup = page.get("text", "")
             space = page.get("ns", "0")
             found = (int(number), page.get("title", ""), space, "redirect" in page, markup)
-            self.pages.append(Page(*found))
+            self.pages.append(WikiPage(*found))
 
 
-def pages(path: str, reader: _Reader) -> Iterator[Page]:
+def pages(path: str, reader: _PageReader) -> Iterator[WikiPage]:
     """Yield the pages of a dump, `pages-articles.xml` or one of its parts, as they are read.
 
     Raises:
@@ -218,7 +218,7 @@ def wikipedia(
         words by Moses and removes accents, which BERT's uncased tokenizer does itself; neither is
         done here, so that one text serves every tokenizer.
     """
-    reader = _Reader()
+    reader = _PageReader()
     for page in pages(path, reader):
         if page.space.strip() != "0":
             tally.left_out["page that is not an article"] += 1

@@ -26,7 +26,7 @@ from PIL import Image
 
 from vgtools.images.decoding import decode
 from vgtools.images.featurizer import Featurizer
-from vgtools.images.sources import ImageError, Images, Item, Source, add_stamp, id_fault
+from vgtools.images.sources import ImageError, Images, ImageSource, Item, add_stamp, id_fault
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit, amount
@@ -37,7 +37,7 @@ from vgtools.io.streams import Piece
 
 
 @dataclass(frozen=True)
-class Batch:
+class FeatureBatch:
     """The result of a run of consecutive images, and the state that resumes after it."""
 
     ids: list[str]  # ids of the rows, in source order
@@ -55,14 +55,14 @@ Work = Callable[[list[Item], Featurizer, threading.Semaphore], Worked]
 
 
 def extract(
-    source: Source,
+    source: ImageSource,
     featurizer: Featurizer,
     *,
     items: int = 0,
     digest: str | None = None,
     workers: int = 0,
     work: Work | None = None,
-) -> Iterator[Batch]:
+) -> Iterator[FeatureBatch]:
     """Yield features in source order, batch by batch, resuming after images that are done.
 
     Each worker thread takes a whole batch: it reads and decodes it and, on a CPU, computes it in
@@ -97,9 +97,9 @@ def extract(
         raise DataError(f"{why} over", code=Exit.CONFIG)
     pending = deque[tuple[int, str, Future[Worked]]]()
 
-    def next_batch() -> Batch:
+    def next_batch() -> FeatureBatch:
         up_to, digest_so_far, future = pending.popleft()
-        return Batch(*future.result(), up_to, digest_so_far)
+        return FeatureBatch(*future.result(), up_to, digest_so_far)
 
     # A row must not depend on the run: cuDNN may neither choose kernels by measuring them nor round
     # to TF32, and each product runs in one thread.
@@ -206,7 +206,7 @@ class FeatureOutput:
         path: str,
         config: Mapping[str, Any],
         featurizer: Featurizer,
-        source: Source | None,
+        source: ImageSource | None,
         output: Callable[..., Any] = Output,
         *,
         on_error: str = "fail",
@@ -259,7 +259,7 @@ class FeatureOutput:
         """The last commit."""
         return self._output.state  # type: ignore[no-any-return]
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: FeatureBatch) -> None:
         """Append a batch; now and then make everything safe.
 
         Raises:
@@ -293,7 +293,7 @@ class FeatureOutput:
         """Return the shape of a row of X.npy."""
         return featurizer.row_shape
 
-    def _put(self, batch: Batch) -> None:
+    def _put(self, batch: FeatureBatch) -> None:
         """Write a batch's rows and their table, and count the rows."""
         self._output.write(np.ascontiguousarray(batch.features).data)
         self._output.write("".join(f"{image}\n" for image in batch.ids).encode(), 1)
@@ -390,7 +390,7 @@ class Extraction:
         how: Mapping[str, Any],
         work: Work | None = None,
         workers: int = 0,
-        whole: Source | None = None,
+        whole: ImageSource | None = None,
     ) -> None:
         self.config = config
         self.whole = whole

@@ -25,7 +25,7 @@ from torch import Tensor
 from torchvision.ops import roi_align
 
 from vgtools.images.boxes import Boxes, BoxSource, concat_sources, grid
-from vgtools.images.extract import Batch, FeatureOutput, Work, Worked, printable, read_group
+from vgtools.images.extract import FeatureBatch, FeatureOutput, Work, Worked, printable, read_group
 from vgtools.images.featurizer import Featurizer
 from vgtools.images.regions import KIND, RegionSet, encode
 from vgtools.images.sources import Item
@@ -198,7 +198,7 @@ class RegionOutput(FeatureOutput):
         """Return the shape of one feature."""
         return featurizer.row_shape[-1:]
 
-    def _put(self, batch: Batch) -> None:
+    def _put(self, batch: FeatureBatch) -> None:
         for image, regions in zip(batch.ids, batch.features, strict=True):
             parts = encode(image, regions, self.rows, self.featurizer.dtype)
             for file, data in enumerate(parts):

@@ -57,7 +57,7 @@ class Item:
 
 
 @dataclass
-class Source:
+class ImageSource:
     """Images in a fixed order, whatever they are stored in."""
 
     items: Iterator[Item]
@@ -118,7 +118,7 @@ def _stamp(path: str) -> str:
         return "missing"
 
 
-def open_source(path: str, limit: int | None = None) -> Source:
+def open_source(path: str, limit: int | None = None) -> ImageSource:
     """Open a directory, an image jsonl, a list of paths, a tar, or `-` (list or jsonl on stdin).
 
     A `limit` takes only the first images; see `Images` for the rest.
@@ -167,7 +167,7 @@ class Images:
                 raise _no_image(path, left_out)
             self._listed[path] = entries, left_out
 
-    def open(self, pieces: Sequence[Piece]) -> Source:
+    def open(self, pieces: Sequence[Piece]) -> ImageSource:
         """Return the images of pieces, counted in images; a tar is always a whole piece."""
         left_out = Counter[str]()
         digest = hashlib.sha256()
@@ -189,7 +189,7 @@ class Images:
                 add_stamp(digest, self._item(*entry))
             total = None if total is None else total + len(entries)
         items = islice(_unique(parts), self._limit)
-        return Source(items, total, None if total is None else digest.hexdigest(), left_out)
+        return ImageSource(items, total, None if total is None else digest.hexdigest(), left_out)
 
     def size(self, path: str) -> tuple[int, int, str] | None:
         """Return images, their bytes, and a hash of names, sizes and times; None for a tar."""

@@ -21,7 +21,7 @@ _ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")  # escape of a surrogate, alone or in
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
 
 
-class _Reader:
+class _ItemReader:
     """Parse one JSON document, holding no more than one item of its arrays."""
 
     def __init__(self, path: str | Path, chunk: int, surrogates: bool) -> None:
@@ -130,7 +130,7 @@ def json_items(
     Raises:
         DataError: not JSON, a lone surrogate, cut off, or trailing data; key and index are named.
     """
-    reader = _Reader(path, chunk, surrogates)
+    reader = _ItemReader(path, chunk, surrogates)
 
     def items(key: str) -> Iterator[tuple[str, int, Any]]:
         for index in reader.members("[", "]", key or "the file"):

@@ -19,7 +19,7 @@ from vgtools.io.output import write_files
 from vgtools.reports.drawing import SOFT, Figure
 from vgtools.reports.figures import of_kind
 from vgtools.reports.tables import Table, markdown
-from vgtools.systems.xdbert.maps import MEASURES, SHARES, CrossProbe, Example
+from vgtools.systems.xdbert.maps import MEASURES, SHARES, CrossProbe, MapExample
 
 Record = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ def _cell(record: Record, name: str) -> str:
     return f"{value} ({' to '.join(ends)})"
 
 
-def map_figure(example: Example, layer: int) -> Figure:
+def map_figure(example: MapExample, layer: int) -> Figure:
     """Return the maps of a layer, student on teacher, one per head, each on its own scale."""
     maps = example.maps[layer]
     rows, columns = maps.shape[1:]
@@ -82,7 +82,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def tokens_text(examples: Sequence[Example]) -> str:
+def tokens_text(examples: Sequence[MapExample]) -> str:
     """Return the tokens of examples: the rows and the columns of their maps, from the first on.
 
     Source: the captions of table 9.

@@ -29,14 +29,14 @@ from vgtools.reports.drawing import (
     ticks,
 )
 from vgtools.reports.tables import (
-    Column,
+    MeasureColumn,
     columns_of,
     corpora_remarks,
     corpus_name,
     correlation,
     p_value,
 )
-from vgtools.systems.attention_probes.examples import Example, Group
+from vgtools.systems.attention_probes.examples import AttentionExample, Group
 from vgtools.tasks.table import find_task
 
 Record = Mapping[str, Any]
@@ -78,7 +78,12 @@ def corpora_figure(records: Sequence[Record]) -> Figure:
 
 
 def _measure(
-    figure: Figure, records: Sequence[Record], column: Column, x: float, top: float, step: float
+    figure: Figure,
+    records: Sequence[Record],
+    column: MeasureColumn,
+    x: float,
+    top: float,
+    step: float,
 ) -> None:
     """Draw a column of Table 1: a value per corpus with its bar, or its place on a log scale."""
     wide = 130
@@ -466,7 +471,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Sequence[Record]], Figure | None]], ...
 # ----------------------------------------------------------------------------------------- captions
 
 
-def example_figure(example: Example) -> Figure:
+def example_figure(example: AttentionExample) -> Figure:
     """Return figure 1: the photo with the boxes of the groups, and weights of words on groups."""
     groups = [
         (group, COLOURS[number % len(COLOURS)] if group.gold else _OTHER)
@@ -516,7 +521,7 @@ def example_figure(example: Example) -> Figure:
 
 def _photo(
     figure: Figure,
-    example: Example,
+    example: AttentionExample,
     groups: Sequence[tuple[Group, str]],
     x: float,
     y: float,

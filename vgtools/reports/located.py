@@ -18,7 +18,7 @@ from vgtools.io.errors import amount
 from vgtools.reports.drawing import ACCENT, GREY, INK, first_fit
 from vgtools.reports.page import data_uri, readable, render
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
-from vgtools.reports.vokens import Bank, Pictures, cell
+from vgtools.reports.vokens import BankPictures, ShownBank, cell
 from vgtools.systems.visual_awareness.localisation import enlarged
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Found:
+class LocatedQuery:
     """A query with its heat, and its result where it is known."""
 
     line: int
@@ -57,12 +57,12 @@ class Found:
 
 def read_found(
     path: str, rows: Iterable[tuple[int, dict[str, Any]]] | None = None
-) -> Iterator[Found]:
+) -> Iterator[LocatedQuery]:
     """Yield the rows of `vg locate`, checked as `read_heat` does."""
     for line, located, row in read_heat(path, rows):
         hit = row.get("hit")
         iou = row.get("iou")
-        yield Found(
+        yield LocatedQuery(
             line,
             located,
             hit if isinstance(hit, bool) else None,
@@ -70,9 +70,9 @@ def read_found(
         )
 
 
-def bank_of(found: Sequence[Found]) -> Bank:
+def bank_of(found: Sequence[LocatedQuery]) -> ShownBank:
     """Return the pictures that queries name, as a bank: heat rows need no index."""
-    return Bank(list(dict.fromkeys(each.image for each in found)))
+    return ShownBank(list(dict.fromkeys(each.image for each in found)))
 
 
 # ---------------------------------------------------------------------------------------- pictures
@@ -107,7 +107,7 @@ def _shares(heat: Array) -> Array:
     return np.asarray((heat - low) / span) if span else np.zeros_like(heat)
 
 
-def _corners(found: Found, width: float, height: float) -> list[tuple[float, ...]]:
+def _corners(found: LocatedQuery, width: float, height: float) -> list[tuple[float, ...]]:
     """Return the boxes of a query in a photo of another size: left, top, width, height."""
     query = found.located.query
     if not query.boxes or query.size is None:
@@ -123,8 +123,8 @@ _SIDE = 360  # px of a photo on the page
 
 
 def page(
-    found: Sequence[Found],
-    pictures: Sequence[Pictures],
+    found: Sequence[LocatedQuery],
+    pictures: Sequence[BankPictures],
     title: str,
     *,
     more: bool = False,
@@ -164,7 +164,7 @@ def page(
     )
 
 
-def _photo(place: Pictures, row: int) -> dict[str, Any]:
+def _photo(place: BankPictures, row: int) -> dict[str, Any]:
     """Return the values of a photo for the page."""
     small = place.image(row, _SIDE)
     uri = gone = ""
@@ -186,7 +186,7 @@ def _photo(place: Pictures, row: int) -> dict[str, Any]:
 
 
 def _article(
-    group: Sequence[Found], photos: Sequence[dict[str, Any]], number: dict[str, int]
+    group: Sequence[LocatedQuery], photos: Sequence[dict[str, Any]], number: dict[str, int]
 ) -> dict[str, Any]:
     """Return the values of the queries of one text and photo for the page."""
     first = group[0]
@@ -200,7 +200,7 @@ def _article(
     }
 
 
-def _tile(found: Found, photo: dict[str, Any]) -> dict[str, Any]:
+def _tile(found: LocatedQuery, photo: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a query for the page: heat, boxes and point in pixels of its photo."""
     width: int = photo["width"]
     height: int = photo["height"]
@@ -232,7 +232,9 @@ _HEIGHT = 230  # px of a photo
 _GAP = 14
 
 
-def sheet(found: Sequence[Found], pictures: Sequence[Pictures]) -> tuple[bytes, list[str]]:
+def sheet(
+    found: Sequence[LocatedQuery], pictures: Sequence[BankPictures]
+) -> tuple[bytes, list[str]]:
     """Draw a contact sheet: photos with their heat, and below each the text that was looked for.
 
     Returns:
@@ -286,7 +288,7 @@ def _fitted(text: str, font: Any, width: float) -> str:
     return text + "…"
 
 
-def paint(photo: Image, found: Found) -> Image:
+def paint(photo: Image, found: LocatedQuery) -> Image:
     """Return a photo with heat, boxes and the point drawn on it."""
     from PIL import Image, ImageDraw
 
@@ -321,7 +323,7 @@ def paint(photo: Image, found: Found) -> Image:
 # -------------------------------------------------------------------------------- terminal and pipe
 
 
-def tsv(found: Found) -> str:
+def tsv(found: LocatedQuery) -> str:
     """Return a query as a line: its number, image id, x, y, verdict, text; `-` for none."""
     x, y = (f"{at:.4f}" for at in found.located.point) if found.located.point else ("-", "-")
     cells = (found.line, cell(found.image), x, y, found.verdict or "-", cell(found.sought))
@@ -331,7 +333,7 @@ def tsv(found: Found) -> str:
 _SHADES = " ·░▒▓█"
 
 
-def table(found: Found, console: Console) -> None:
+def table(found: LocatedQuery, console: Console) -> None:
     """Print a query and its map in shades, the hottest cells the darkest."""
     from rich.text import Text
 

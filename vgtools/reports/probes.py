@@ -30,7 +30,7 @@ from vgtools.reports.figures import (
 )
 from vgtools.reports.page import credit, data_uri, locate, readable, render, thumbnail
 from vgtools.reports.tables import Table
-from vgtools.systems.attention_probes.examples import Example
+from vgtools.systems.attention_probes.examples import AttentionExample
 from vgtools.systems.attention_probes.probing import Findings
 
 Record = Mapping[str, Any]
@@ -232,7 +232,7 @@ def tables(records: Sequence[Record]) -> str:
 
 
 def page(
-    examples: Sequence[Example], records: Sequence[Record], title: str, credit: str = ""
+    examples: Sequence[AttentionExample], records: Sequence[Record], title: str, credit: str = ""
 ) -> bytes:
     """Return one HTML page: click a word to see what it attends to, by region and layer.
 
@@ -260,12 +260,12 @@ def page(
     )
 
 
-def _looks(example: Example) -> list[str]:
+def _looks(example: AttentionExample) -> list[str]:
     """Return the name of each group's colour in the page's style: `0` to `7`, or `x`."""
     return [str(n % len(COLOURS)) if g.gold else "x" for n, g in enumerate(example.groups)]
 
 
-def _data(example: Example) -> dict[str, Any]:
+def _data(example: AttentionExample) -> dict[str, Any]:
     """Return the values of an example for the page's script; weights in tenths of a percent."""
     return {
         "words": [readable(example.text[start:end]) for start, end in example.words],
@@ -279,7 +279,7 @@ def _data(example: Example) -> dict[str, Any]:
     }
 
 
-def _shown(example: Example) -> dict[str, Any]:
+def _shown(example: AttentionExample) -> dict[str, Any]:
     """Return the values of an example for the template."""
     looks = list(zip(example.groups, _looks(example), strict=True))
     sizes = [(readable(group.name), look, len(group.regions)) for group, look in looks]
@@ -299,7 +299,7 @@ def _shown(example: Example) -> dict[str, Any]:
     }
 
 
-def _panel(example: Example, layer: int) -> dict[str, Any]:
+def _panel(example: AttentionExample, layer: int) -> dict[str, Any]:
     """Return the weights of all words on all groups in a layer, in percent."""
     weights = example.grouped()[layer]
     rows = [
@@ -312,7 +312,7 @@ def _panel(example: Example, layer: int) -> dict[str, Any]:
     return {"name": f"Layer {layer + 1}, head {example.heads[layer]}", "rows": rows}
 
 
-def _parts(example: Example) -> list[dict[str, Any]]:
+def _parts(example: AttentionExample) -> list[dict[str, Any]]:
     """Lay a caption out: gaps as they are, words by number."""
     parts = list[dict[str, Any]]()
     done = 0
@@ -333,8 +333,8 @@ def _step(value: float) -> int:
 
 
 def with_pictures(
-    examples: Iterable[Example], source: str, side: int = 640
-) -> tuple[list[Example], list[str]]:
+    examples: Iterable[AttentionExample], source: str, side: int = 640
+) -> tuple[list[AttentionExample], list[str]]:
     """Return examples with their photos, and why some cannot be shown.
 
     Args:
@@ -344,7 +344,7 @@ def with_pictures(
     bare = list(examples)
     faults = list[str]()
     files = locate(source, {example.image for example in bare})
-    shown = list[Example]()
+    shown = list[AttentionExample]()
     for example in bare:
         picture = None
         try:
@@ -359,7 +359,7 @@ def with_pictures(
 
 def report_files(
     records: Sequence[Record],
-    examples: Sequence[Example],
+    examples: Sequence[AttentionExample],
     title: str,
     credit: str = "",
 ) -> dict[str, bytes]:

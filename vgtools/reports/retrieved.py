@@ -19,7 +19,7 @@ from vgtools.io.names import bare
 from vgtools.reports.drawing import GREY, INK, first_fit, fonts
 from vgtools.reports.page import readable, render
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
-from vgtools.reports.vokens import Bank, Pictures, Thumbnails, cell
+from vgtools.reports.vokens import BankPictures, ShownBank, Thumbnails, cell
 from vgtools.text.retrieved import read_retrieved
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Hits:
 
 
 @dataclass(frozen=True)
-class Text:
+class RetrievedText:
     """A text, its line in the files, and its images by each strategy."""
 
     line: int
@@ -48,12 +48,12 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Source:
+class RetrievedFile:
     """One file of rows, and their bank."""
 
     path: str
     name: str  # name of the strategy
-    bank: Bank | None = None
+    bank: ShownBank | None = None
 
 
 def source_names(paths: Sequence[str]) -> list[str]:
@@ -74,8 +74,8 @@ def source_names(paths: Sequence[str]) -> list[str]:
 
 
 def read_texts(
-    sources: Sequence[Source], first: Iterator[tuple[int, dict[str, Any]]] | None = None
-) -> Iterator[Text]:
+    sources: Sequence[RetrievedFile], first: Iterator[tuple[int, dict[str, Any]]] | None = None
+) -> Iterator[RetrievedText]:
     """Yield the texts of files of retrieved rows, checked, line by line.
 
     Args:
@@ -104,10 +104,10 @@ def read_texts(
             for _, row in rows
         )
         named = own if isinstance(own, str) else None
-        yield Text(number, rows[0][1]["text"], hits, named)
+        yield RetrievedText(number, rows[0][1]["text"], hits, named)
 
 
-def used_rows(texts: Sequence[Text], number: int) -> list[int]:
+def used_rows(texts: Sequence[RetrievedText], number: int) -> list[int]:
     """Return the different bank rows that texts use by the strategy of a number."""
     return sorted({row for text in texts for row in text.hits[number].images})
 
@@ -122,11 +122,11 @@ def _scores(hits: Hits) -> list[str]:
 
 
 def page(
-    texts: Sequence[Text],
-    pictures: Sequence[Pictures],
+    texts: Sequence[RetrievedText],
+    pictures: Sequence[BankPictures],
     title: str,
     *,
-    sources: Sequence[Source],
+    sources: Sequence[RetrievedFile],
     more: bool = False,
     credit: str = "",
 ) -> bytes:
@@ -175,7 +175,9 @@ def page(
     )
 
 
-def _facts(sources: Sequence[Source], pictures: Sequence[Pictures]) -> list[tuple[str, str]]:
+def _facts(
+    sources: Sequence[RetrievedFile], pictures: Sequence[BankPictures]
+) -> list[tuple[str, str]]:
     """Return descriptions of the banks."""
     facts = list[tuple[str, str]]()
     for source, place in zip(sources, pictures, strict=True):
@@ -188,9 +190,9 @@ def _facts(sources: Sequence[Source], pictures: Sequence[Pictures]) -> list[tupl
 
 
 def _article(
-    text: Text,
-    sources: Sequence[Source],
-    pictures: Sequence[Pictures],
+    text: RetrievedText,
+    sources: Sequence[RetrievedFile],
+    pictures: Sequence[BankPictures],
     looks: Mapping[tuple[int, int], str],
 ) -> dict[str, Any]:
     """Return the values of one text for the page."""
@@ -222,7 +224,10 @@ _BETWEEN = 60  # px between strategies side by side
 
 
 def sheet(
-    texts: Sequence[Text], pictures: Sequence[Pictures], *, sources: Sequence[Source]
+    texts: Sequence[RetrievedText],
+    pictures: Sequence[BankPictures],
+    *,
+    sources: Sequence[RetrievedFile],
 ) -> tuple[bytes, list[str]]:
     """Draw a contact sheet: each text, and below it its images by each strategy, side by side.
 
@@ -297,7 +302,7 @@ def _panel(
 # -------------------------------------------------------------------------------- terminal and pipe
 
 
-def tsv(text: Text, sources: Sequence[Source]) -> str:
+def tsv(text: RetrievedText, sources: Sequence[RetrievedFile]) -> str:
     """Return a text as tab-separated lines.
 
     The columns are line, strategy, rank, row, image id, score, text; `-` for none. A text without
@@ -315,7 +320,7 @@ def tsv(text: Text, sources: Sequence[Source]) -> str:
     return "".join("\t".join(map(str, cells)) + "\n" for cells in lines)
 
 
-def table(text: Text, sources: Sequence[Source], console: Console) -> None:
+def table(text: RetrievedText, sources: Sequence[RetrievedFile], console: Console) -> None:
     """Print a text and a table of its images: strategy, row, image id, score."""
     from rich import box
     from rich.table import Table

@@ -486,7 +486,7 @@ def _seeds(records: Sequence[Record], part: str, keys: Sequence[str]) -> str:
 # ------------------------------------------------------------------------------------------ corpora
 
 
-class Column(NamedTuple):
+class MeasureColumn(NamedTuple):
     """A measure of Table 1."""
 
     key: str
@@ -496,17 +496,17 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("tokens", "Tokens", "{:,.0f}", log=True),
-    Column("sentences", "Sentences", "{:,.0f}", log=True),
-    Column("vocabulary", "Vocabulary", "{:,.0f}", log=True),
-    Column("tokens_per_sentence", "Tokens per sentence", "{:.1f}"),
-    Column("jsd_1", "1-gram JSD", "{:.3f}"),
-    Column("jsd_2", "2-gram JSD", "{:.3f}"),
-    Column("grounding_ratio", "Grounding ratio", "{:.1%}"),
+    MeasureColumn("tokens", "Tokens", "{:,.0f}", log=True),
+    MeasureColumn("sentences", "Sentences", "{:,.0f}", log=True),
+    MeasureColumn("vocabulary", "Vocabulary", "{:,.0f}", log=True),
+    MeasureColumn("tokens_per_sentence", "Tokens per sentence", "{:.1f}"),
+    MeasureColumn("jsd_1", "1-gram JSD", "{:.3f}"),
+    MeasureColumn("jsd_2", "2-gram JSD", "{:.3f}"),
+    MeasureColumn("grounding_ratio", "Grounding ratio", "{:.1%}"),
 )
 
 
-def columns_of(records: Sequence[Record]) -> list[Column]:
+def columns_of(records: Sequence[Record]) -> list[MeasureColumn]:
     """Return the measures that any of the records has."""
     return [c for c in COLUMNS if any(record.get(c.key) is not None for record in records)]
 

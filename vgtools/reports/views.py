@@ -11,7 +11,7 @@ from vgtools.images.maps import holds_heat
 from vgtools.io.artifact import read_made
 from vgtools.io.errors import DataError, Exit
 from vgtools.reports import located, retrieved, vokens
-from vgtools.reports.vokens import Bank
+from vgtools.reports.vokens import ShownBank
 from vgtools.text.retrieved import holds_images
 
 
@@ -22,7 +22,7 @@ class View:
     items: Iterator[Any]
     unit: str  # name of an item
     noun: str  # name of the entries that name images
-    bank: Callable[[Sequence[Any], int], Bank | None]  # bank of a file; None where not known
+    bank: Callable[[Sequence[Any], int], ShownBank | None]  # bank of a file; None where not known
     used: Callable[[Sequence[Any], int], Sequence[int]]  # used rows of that bank
     tsv: Callable[[Any], str]
     table: Callable[..., None]
@@ -30,7 +30,7 @@ class View:
     sheet: Callable[..., tuple[bytes, list[str]]]
 
 
-def open_view(paths: Sequence[str], banks: Sequence[Bank | None]) -> View:
+def open_view(paths: Sequence[str], banks: Sequence[ShownBank | None]) -> View:
     """Return how to show files of rows; the first row of the first file decides their kind.
 
     Args:
@@ -66,11 +66,13 @@ def open_view(paths: Sequence[str], banks: Sequence[Bank | None]) -> View:
 
 
 def _of_texts(
-    paths: Sequence[str], banks: Sequence[Bank | None], rows: Iterator[tuple[int, dict[str, Any]]]
+    paths: Sequence[str],
+    banks: Sequence[ShownBank | None],
+    rows: Iterator[tuple[int, dict[str, Any]]],
 ) -> View:
     """Return how to show the images of texts, by one strategy per file."""
     names = retrieved.source_names(paths)
-    sources = [retrieved.Source(*each) for each in zip(paths, names, banks, strict=True)]
+    sources = [retrieved.RetrievedFile(*each) for each in zip(paths, names, banks, strict=True)]
     return View(
         items=retrieved.read_texts(sources, rows),
         unit="text",
@@ -85,7 +87,7 @@ def _of_texts(
 
 
 def _of_heat(
-    path: str, banks: Sequence[Bank | None], rows: Iterator[tuple[int, dict[str, Any]]]
+    path: str, banks: Sequence[ShownBank | None], rows: Iterator[tuple[int, dict[str, Any]]]
 ) -> View:
     """Return how to show heat over pictures, which rows name themselves."""
     if any(banks):

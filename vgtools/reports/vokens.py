@@ -1,7 +1,7 @@
 """Voken rows as one HTML page, a contact sheet, or lines for a terminal or a pipe.
 
-Rows stream in through `read_sentences`; a `Bank` maps vokens to images, `page.locate` images to
-files. `sheet` draws the form of the paper's figure.
+Rows stream in through `read_sentences`; a `ShownBank` maps vokens to images, `page.locate` images
+to files. `sheet` draws the form of the paper's figure.
 
 Source: Tan & Bansal 2020 (Vokenization), figure 4.
 """
@@ -121,7 +121,7 @@ def take(rows: Iterator[Sentence], limit: int | None) -> tuple[list[Sentence], b
 
 
 @dataclass(frozen=True)
-class Bank:
+class ShownBank:
     """The image bank that vokens point into: row i is the image ids[i]."""
 
     ids: list[str]
@@ -142,7 +142,7 @@ class Bank:
         return facts
 
 
-def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> Bank:
+def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> ShownBank:
     """Open the ids of an image bank, from `X.ids` or from the index next to them.
 
     Args:
@@ -157,11 +157,11 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> Bank:
         found = read_ids(ids)
         if os.path.isfile(ids):
             _check_origin(vokens, ids, sha256_file(ids))
-        return Bank(found, manifest_beside(ids))
+        return ShownBank(found, manifest_beside(ids))
     manifest = read_manifest(index, "index")
     for name, sha256 in hashes_of(manifest["files"]).items():
         _check_origin(vokens, str(Path(index).with_name(name)), sha256)
-    return Bank(read_ids(Path(index).with_suffix(".ids"), manifest.get("count")), manifest)
+    return ShownBank(read_ids(Path(index).with_suffix(".ids"), manifest.get("count")), manifest)
 
 
 def _check_origin(vokens: str, file: str, sha256: str) -> None:
@@ -173,12 +173,12 @@ def _check_origin(vokens: str, file: str, sha256: str) -> None:
 
 
 @dataclass
-class Pictures:
+class BankPictures:
     """Pictures of some rows of a bank, opened one at a time; pictures that cannot be shown are
     counted.
     """
 
-    bank: Bank
+    bank: ShownBank
     files: Mapping[str, ImageFile]  # files of `page.locate`
     missing: dict[int, str] = field(default_factory=dict)  # filled with row: reason
 
@@ -239,7 +239,7 @@ class Thumbnails:
             for uri, names in self._selectors.items()
         )
 
-    def add(self, name: str, pictures: Pictures, row: int) -> tuple[str, dict[str, str]]:
+    def add(self, name: str, pictures: BankPictures, row: int) -> tuple[str, dict[str, str]]:
         """Add a picture under the class `name`; return the classes of its tiles, and its facts."""
         uri = pictures.uri(row, self._side)
         image = pictures.bank.ids[row]
@@ -260,7 +260,7 @@ def used_rows(sentences: Iterable[Sentence], ranks: int | None = None) -> Counte
 
 def page(
     sentences: Sequence[Sentence],
-    pictures: Pictures,
+    pictures: BankPictures,
     title: str,
     *,
     more: bool = False,
@@ -323,7 +323,7 @@ def _number(score: float | None) -> str:
 
 
 def _parts(
-    sentence: Sentence, bank: Bank, looks: Mapping[int, str], low: float, high: float
+    sentence: Sentence, bank: ShownBank, looks: Mapping[int, str], low: float, high: float
 ) -> list[dict[str, Any]]:
     """Lay a sentence out: the gaps between tokens as they are, each token with its tile."""
     text = sentence.text
@@ -357,7 +357,7 @@ def _parts(
 
 
 def _tile(
-    token: Token, shown: str, bank: Bank, looks: Mapping[int, str], low: float, high: float
+    token: Token, shown: str, bank: ShownBank, looks: Mapping[int, str], low: float, high: float
 ) -> dict[str, Any]:
     """Return the values of the tile of a token with a voken; `bar` is its relevance in tenths."""
     score = token.score
@@ -427,7 +427,7 @@ def _lay_tokens(layout: Sheet, sentence: Sentence, y: float) -> float:
     return y + (_TILE + CAPTION + 20 if sentence.tokens else 0)
 
 
-def sheet(sentences: Sequence[Sentence], pictures: Pictures) -> tuple[bytes, list[str]]:
+def sheet(sentences: Sequence[Sentence], pictures: BankPictures) -> tuple[bytes, list[str]]:
     """Draw a contact sheet: each sentence, then its tokens in rows, the picture above the token.
 
     Args:

@@ -4,8 +4,8 @@
 files, `build` writes them; `texts` finds images of whole texts.
 """
 
-from vgtools.retrieval.build import Plan, check_factory, make_index, serialize, write_index
-from vgtools.retrieval.exact import Found, cores, exact_search, largest_norm, nothing_found
+from vgtools.retrieval.build import IndexPlan, check_factory, make_index, serialize, write_index
+from vgtools.retrieval.exact import SearchResult, cores, exact_search, largest_norm, nothing_found
 from vgtools.retrieval.index import (
     FLAT,
     METRIC,
@@ -17,10 +17,10 @@ from vgtools.retrieval.index import (
     open_indexes,
 )
 from vgtools.retrieval.texts import (
-    Bank,
+    EmbeddedBank,
     NearestImages,
     Ranking,
-    Retriever,
+    TextRetriever,
     first_of,
     leave_out,
     rank,
@@ -30,13 +30,13 @@ from vgtools.retrieval.texts import (
 __all__ = [
     "FLAT",
     "METRIC",
-    "Bank",
-    "Found",
+    "EmbeddedBank",
     "Index",
+    "IndexPlan",
     "NearestImages",
-    "Plan",
     "Ranking",
-    "Retriever",
+    "SearchResult",
+    "TextRetriever",
     "bare_index",
     "check_embeddings",
     "check_factory",

@@ -20,7 +20,7 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit, file_errors
-from vgtools.retrieval.exact import Found, exact_search, merged, nothing_found
+from vgtools.retrieval.exact import SearchResult, exact_search, merged, nothing_found
 from vgtools.retrieval.index import FLAT, reason, search_faiss
 
 _STEP = 4096  # images that are embedded at a time
@@ -37,7 +37,7 @@ _WRONG = re.compile(r"could not parse|^C\+\+ exception|METRIC_L2")
 
 
 @dataclass(frozen=True)
-class Plan:
+class IndexPlan:
     """The bank, and the index to build over it."""
 
     embed: Callable[[Array], Array]  # (n,) rows of the bank -> (n, E) float32 unit vectors
@@ -71,7 +71,7 @@ def check_factory(factory: str) -> None:
 
 
 def write_index(
-    plan: Plan,
+    plan: IndexPlan,
     write: Callable[[bytes | memoryview], None],
     folder: str | Path = ".",
     each: Callable[[Array], None] | None = None,
@@ -122,7 +122,7 @@ def make_index(emb: Array, factory: str = FLAT) -> Any:
     Raises:
         DataError: as `write_index`.
     """
-    index = _trained(Plan(lambda rows: emb[rows], len(emb), emb.shape[1], factory))
+    index = _trained(IndexPlan(lambda rows: emb[rows], len(emb), emb.shape[1], factory))
     index.add(np.ascontiguousarray(emb))
     return index
 
@@ -135,7 +135,7 @@ def serialize(index: Any) -> memoryview:
     return whole.data
 
 
-def _new_index(plan: Plan) -> Any:
+def _new_index(plan: IndexPlan) -> Any:
     """Return the empty index of a factory string.
 
     Raises:
@@ -149,7 +149,7 @@ def _new_index(plan: Plan) -> Any:
         return faiss.index_factory(plan.dim, plan.factory, faiss.METRIC_INNER_PRODUCT)
 
 
-def _trained(plan: Plan) -> Any:
+def _trained(plan: IndexPlan) -> Any:
     """Return the empty index of a plan, trained on a sample of its images."""
     index = _new_index(plan)
     lists = getattr(index, "nlist", None)
@@ -169,7 +169,7 @@ def _trained(plan: Plan) -> Any:
 
 
 @contextmanager
-def _as_refusal(plan: Plan) -> Iterator[None]:
+def _as_refusal(plan: IndexPlan) -> Iterator[None]:
     """Name the factory in the errors that faiss raises.
 
     Raises:
@@ -184,20 +184,20 @@ def _as_refusal(plan: Plan) -> Iterator[None]:
         raise _refused(plan, error) from None
 
 
-def _refused(plan: Plan, error: RuntimeError) -> DataError:
+def _refused(plan: IndexPlan, error: RuntimeError) -> DataError:
     size = f"{plan.count} images of {plan.dim} dimensions"
     why = f"faiss refuses --factory {plan.factory!r} for {size}: {reason(error)}"
     return DataError(f"{why}. {FLAT} always works, and is exact")
 
 
-def _blocks(plan: Plan) -> Iterator[Array]:
+def _blocks(plan: IndexPlan) -> Iterator[Array]:
     """Yield the rows of each block of images."""
     size = max(1, _BLOCK // plan.dim // _STEP) * _STEP
     for start in range(0, plan.count, size):
         yield np.arange(start, min(start + size, plan.count))
 
 
-def _embedded(plan: Plan, rows: Array, each: Callable[[Array], None] | None = None) -> Array:
+def _embedded(plan: IndexPlan, rows: Array, each: Callable[[Array], None] | None = None) -> Array:
     """Return the (n, E) vectors of (n,) rows, embedded and shown to `each` step by step."""
     emb = np.empty((len(rows), plan.dim), np.float32)
     for start in range(0, len(rows), _STEP):
@@ -228,12 +228,14 @@ def _header(empty: Any, count: int) -> bytes:
     return whole[:8] + struct.pack("<Q", count) + whole[16:-cut]
 
 
-def _moved(found: Found, start: int) -> Found:
+def _moved(found: SearchResult, start: int) -> SearchResult:
     """Return the images found in a block, with their rows counted in the bank."""
-    return Found(np.where(found.rows < 0, -1, found.rows + start), found.scores)
+    return SearchResult(np.where(found.rows < 0, -1, found.rows + start), found.scores)
 
 
-def _measured(plan: Plan, queries: Array, exact: Found, found: Found) -> dict[str, Any]:
+def _measured(
+    plan: IndexPlan, queries: Array, exact: SearchResult, found: SearchResult
+) -> dict[str, Any]:
     """Return recall@1 and the mean relevance lost, both against the exact search."""
     if not len(queries):
         return {"recall_at_1": None, "relevance_lost": None}
@@ -258,7 +260,7 @@ class _Whole:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def add(self, start: int, emb: Array, queries: Array) -> Found:
+    def add(self, start: int, emb: Array, queries: Array) -> SearchResult:
         """Add a block; return the images that queries find in all blocks so far."""
         self._index.add(emb)
         return search_faiss(self._index, queries, 1, np.float64)
@@ -301,7 +303,7 @@ class _Lists:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def add(self, start: int, emb: Array, queries: Array) -> Found:
+    def add(self, start: int, emb: Array, queries: Array) -> SearchResult:
         """Add a block; return the images that queries find in it, by their rows of the bank."""
         import faiss
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from vgtools.io.arrays import Array
 from vgtools.retrieval.exact import (
     REFINE,
-    Found,
+    SearchResult,
     finite,
     largest_norm,
     merged,
@@ -55,7 +55,7 @@ class DeviceBank:
 
     def search(
         self, queries: Tensor, k: int = 1, budget: int = 1 << 29, dtype: Any = np.float32
-    ) -> Found:
+    ) -> SearchResult:
         """Return the k best rows of each query.
 
         Args:
@@ -84,10 +84,10 @@ class DeviceBank:
         search = self._nearest if k == 1 else self._several
         for i in range(0, len(queries), step):
             part = slice(i, i + step)
-            search(queries[part], tile, margin, Found(best.rows[part], best.scores[part]))
+            search(queries[part], tile, margin, SearchResult(best.rows[part], best.scores[part]))
         return best
 
-    def _nearest(self, queries: Tensor, tile: int, margin: float, out: Found) -> None:
+    def _nearest(self, queries: Tensor, tile: int, margin: float, out: SearchResult) -> None:
         """Write the best row of each query; the choice is made without leaving the device."""
         coarse = queries.to(self.coarse)
         floor = queries.new_full((len(queries),), -torch.inf)  # the best coarse product so far
@@ -117,7 +117,7 @@ class DeviceBank:
         out.rows[:, 0] = lowest.cpu().numpy()
         out.scores[:, 0] = best.cpu().numpy()
 
-    def _several(self, queries: Tensor, tile: int, margin: float, out: Found) -> None:
+    def _several(self, queries: Tensor, tile: int, margin: float, out: SearchResult) -> None:
         """Write the k > 1 best rows of each query."""
         k = out.rows.shape[1]
         coarse = queries.to(self.coarse)

@@ -27,7 +27,7 @@ _IMAGES = 3125
 REFINE = 1 << 15  # candidates compared at a time in float64: bounds the memory
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The k most relevant images of each query, best first."""
 
     rows: Array  # (Q, k) int32 rows of the image bank, -1 where fewer than k exist
@@ -42,7 +42,7 @@ def exact_search(
     *,
     norm: float | None = None,
     dtype: Any = np.float32,
-) -> Found:
+) -> SearchResult:
     """Return the k rows of the bank with the largest inner products, exactly.
 
     Args:
@@ -68,7 +68,7 @@ def exact_search(
 
     def work(block: slice) -> None:
         pairs = _candidates(queries[block], bank, k, margin)
-        _choose(queries[block], bank, *pairs, Found(best.rows[block], best.scores[block]))
+        _choose(queries[block], bank, *pairs, SearchResult(best.rows[block], best.scores[block]))
 
     count = min(threads or cores(), len(blocks))
     # Threads over blocks keep the arg-max parallel as well; a BLAS with threads of its own would
@@ -101,12 +101,12 @@ def cores() -> int:
     return min(available, int(limit)) if limit.isdigit() and int(limit) else available
 
 
-def nothing_found(count: int, k: int, dtype: Any = np.float32) -> Found:
+def nothing_found(count: int, k: int, dtype: Any = np.float32) -> SearchResult:
     """Return k times no image for each of a number of queries, with scores of a type."""
-    return Found(np.full((count, k), -1, np.int32), np.zeros((count, k), dtype))
+    return SearchResult(np.full((count, k), -1, np.int32), np.zeros((count, k), dtype))
 
 
-def merged(parts: Sequence[Found], k: int) -> Found:
+def merged(parts: Sequence[SearchResult], k: int) -> SearchResult:
     """Return the k best images of those found in several parts of a bank, ties to the lower row.
 
     float32 scores of near-duplicates are equal where their products are not, so that the bank as a
@@ -119,7 +119,7 @@ def merged(parts: Sequence[Found], k: int) -> Found:
     rows = np.concatenate([part.rows for part in parts], axis=1)
     scores = np.concatenate([part.scores for part in parts], axis=1)
     order = np.lexsort((rows, -scores, rows < 0), axis=1)[:, :k]
-    return Found(np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1))
+    return SearchResult(np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1))
 
 
 def largest_norm(vectors: Array) -> float:
@@ -259,7 +259,7 @@ def _raise_floor(best: Array, queries: Array, at: Array, found: Array) -> None:
     best[queries] = np.partition(both, both.shape[1] - best.shape[1], axis=1)[:, -best.shape[1] :]
 
 
-def _choose(queries: Array, bank: Array, query: Array, row: Array, out: Found) -> None:
+def _choose(queries: Array, bank: Array, query: Array, row: Array, out: SearchResult) -> None:
     """Write the k best of each query's candidates, compared in float64, ties to the lower row."""
     score = np.empty(len(query))
     for i in range(0, len(query), REFINE):
@@ -269,7 +269,7 @@ def _choose(queries: Array, bank: Array, query: Array, row: Array, out: Found) -
     rank_pairs(query, row, score, out)
 
 
-def rank_pairs(query: Array, row: Array, score: Array, out: Found) -> None:
+def rank_pairs(query: Array, row: Array, score: Array, out: SearchResult) -> None:
     """Write the k best (query, row) pairs of each query, ties to the lower row."""
     order = np.lexsort((row, -score, query))
     query, row, score = query[order], row[order], score[order]

@@ -16,7 +16,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.retrieval.exact import (
-    Found,
+    SearchResult,
     exact_search,
     largest_norm,
     merged,
@@ -38,7 +38,7 @@ _SPARE = 8
 _QUERIES = 1024
 
 
-class Ids(Sequence[str]):
+class IndexIds(Sequence[str]):
     """The ids of an index, read when one is asked for: they take 135 MB and 1 s per million.
 
     Args:
@@ -124,7 +124,7 @@ class Index:
             raise DataError(why, self.path, code=Exit.USAGE)
         return cast(Array, self.bank[rows])
 
-    def search(self, queries: Tensor | Array, k: int = 1, dtype: Any = np.float32) -> Found:
+    def search(self, queries: Tensor | Array, k: int = 1, dtype: Any = np.float32) -> SearchResult:
         """Return the k most relevant images of (Q, E) unit vectors, on whatever device they are.
 
         An exact index gives exactly the k largest inner products, ties to the lower row. Lists
@@ -180,7 +180,7 @@ class Parts(Index):
             first += part.count
         return found
 
-    def search(self, queries: Tensor | Array, k: int = 1, dtype: Any = np.float32) -> Found:
+    def search(self, queries: Tensor | Array, k: int = 1, dtype: Any = np.float32) -> SearchResult:
         """Return the k most relevant images; see `Index.search`."""
         best = nothing_found(len(queries), k, np.float64)
         first = 0
@@ -189,7 +189,7 @@ class Parts(Index):
             found.rows[found.rows >= 0] += first
             best = merged([best, found], k)
             first += part.count
-        return Found(best.rows, best.scores.astype(dtype))
+        return SearchResult(best.rows, best.scores.astype(dtype))
 
 
 def bare_index(dim: int) -> Index:
@@ -197,7 +197,7 @@ def bare_index(dim: int) -> Index:
     return Index("", [], {"dim": dim}, None, np.zeros((0, dim), np.float32))
 
 
-def search_faiss(index: Any, queries: Array, k: int, dtype: Any = np.float32) -> Found:
+def search_faiss(index: Any, queries: Array, k: int, dtype: Any = np.float32) -> SearchResult:
     """Return the images that a faiss index finds; candidates of lists are compared in float64.
 
     The vectors compared are those that the lists hold: exact vectors for `Flat`, decoded ones for
@@ -214,7 +214,7 @@ def search_faiss(index: Any, queries: Array, k: int, dtype: Any = np.float32) ->
     best = nothing_found(len(queries), k, dtype)
     for i in range(0, len(queries), _QUERIES):
         part = queries[i : i + _QUERIES]
-        out = Found(best.rows[i : i + _QUERIES], best.scores[i : i + _QUERIES])
+        out = SearchResult(best.rows[i : i + _QUERIES], best.scores[i : i + _QUERIES])
         if not isinstance(index, faiss.IndexIVF):
             scores, rows = index.search(part, k)
             out.rows[:] = rows
@@ -311,7 +311,7 @@ def _of_run(fact: Any) -> Any:
     return made if weight is None else f"{made} at --context {weight}"
 
 
-class JoinedIds(Ids):
+class JoinedIds(IndexIds):
     """The ids of the parts of a bank, read when one is asked for."""
 
     def __init__(self, parts: Sequence[tuple[str, Sequence[str]]]) -> None:
@@ -389,7 +389,7 @@ def open_index(path: str | Path, nprobe: int | None = None, checked: bool = Fals
     if not index.ntotal or not index.is_trained:
         why = "holds no images" if not index.ntotal else "was never trained"
         raise DataError(f"{why}; build it again", path)
-    ids = Ids(Path(path).with_suffix(".ids"), index.ntotal)
+    ids = IndexIds(Path(path).with_suffix(".ids"), index.ntotal)
     bank = None
     if isinstance(index, faiss.IndexFlat):
         vectors = cast(Any, faiss.downcast_index(index)).get_xb()

@@ -14,7 +14,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import Features
 from vgtools.io.streams import Window
 from vgtools.io.windows import pipelined
-from vgtools.retrieval.exact import Found, nothing_found
+from vgtools.retrieval.exact import SearchResult, nothing_found
 from vgtools.retrieval.index import Index
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ class Ranking(NamedTuple):
     relevance: Array  # (B, I) numbers that also compare between texts; mostly the same array
 
 
-class Retriever(Protocol):
+class TextRetriever(Protocol):
     """Finds images of texts; the images of a text depend only on the text and on its own image."""
 
     def prepare(self, texts: Sequence[str]) -> Any:
         """Return texts in the form that `search` takes; called ahead of it in another thread."""
         ...
 
-    def search(self, prepared: Any, k: int, own: Array) -> Found:
+    def search(self, prepared: Any, k: int, own: Array) -> SearchResult:
         """Return k images of each of B texts; (B,) `own` is a row never returned, -1 for none.
 
         Rows are -1 where there are fewer than k, and for a text that asks for nothing.
@@ -54,7 +54,7 @@ class Retriever(Protocol):
 
 
 @dataclass(frozen=True)
-class Bank:
+class EmbeddedBank:
     """Image features, and how a finished run embeds them."""
 
     features: Features
@@ -78,7 +78,7 @@ Texts = TypeVar("Texts", bound=Prepared)
 
 
 class NearestImages(ABC, Generic[Texts]):
-    """A `Retriever` that finds the images nearest to an embedding of the text.
+    """A `TextRetriever` that finds the images nearest to an embedding of the text.
 
     Args:
         index: the image bank.
@@ -110,7 +110,7 @@ class NearestImages(ABC, Generic[Texts]):
     def embed(self, texts: Texts) -> tuple[torch.Tensor, Array]:
         """Return (Q, E) unit vectors of the texts that ask for something, and their numbers."""
 
-    def search(self, texts: Texts, k: int, own: Array) -> Found:
+    def search(self, texts: Texts, k: int, own: Array) -> SearchResult:
         """Return the k most relevant images of texts, without a row of the text's own.
 
         Args:
@@ -152,10 +152,10 @@ Row = Mapping[str, Any]  # a row of the input: "text", and "image" where it name
 def retrieve(
     windows: Iterable[Window],
     read: Callable[[Window], Sequence[Row]],
-    retriever: Retriever,
+    retriever: TextRetriever,
     own: Callable[[Sequence[Row]], Array],
     k: int,
-) -> Generator[tuple[Window, tuple[Sequence[Row], Found]], None, None]:
+) -> Generator[tuple[Window, tuple[Sequence[Row], SearchResult]], None, None]:
     """Return each window with its rows and the images of their texts, in order.
 
     The next windows are read, prepared and searched meanwhile.
@@ -172,7 +172,7 @@ def retrieve(
         rows = read(window)
         return rows, retriever.prepare([row["text"] for row in rows])
 
-    def compute(prepared: tuple[Sequence[Row], Any]) -> tuple[Sequence[Row], Found]:
+    def compute(prepared: tuple[Sequence[Row], Any]) -> tuple[Sequence[Row], SearchResult]:
         rows, texts = prepared
         return rows, retriever.search(texts, k, own(rows))
 
@@ -180,7 +180,7 @@ def retrieve(
 
 
 def rank(
-    texts: Sequence[str], images: Array, retriever: Retriever
+    texts: Sequence[str], images: Array, retriever: TextRetriever
 ) -> Generator[Ranking, None, None]:
     """Yield how images rank for texts, block by block.
 
@@ -193,7 +193,7 @@ def rank(
         yield retriever.relevance(retriever.prepare(texts[start : start + _TEXTS]), images)
 
 
-def leave_out(found: Found, own: Array, k: int) -> Found:
+def leave_out(found: SearchResult, own: Array, k: int) -> SearchResult:
     """Return the k best images that were found, without a row of the query's own.
 
     Args:
@@ -204,7 +204,7 @@ def leave_out(found: Found, own: Array, k: int) -> Found:
     return first_of(found, found.rows != own[:, None], k)
 
 
-def first_of(found: Found, kept: Array, k: int) -> Found:
+def first_of(found: SearchResult, kept: Array, k: int) -> SearchResult:
     """Return the first k images that were found and are kept.
 
     Args:

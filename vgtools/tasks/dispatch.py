@@ -20,7 +20,7 @@ from vgtools.io.streams import read_jsonl
 from vgtools.tasks.examples import Example, ReadStats, VisualExample, describe_forms
 from vgtools.tasks.kinds import KINDS, answer
 from vgtools.tasks.predictions import Items, Joined, check_row, headline, make_row
-from vgtools.tasks.sequences import Encoding, Inputs
+from vgtools.tasks.sequences import Encoding, TaskInputs
 from vgtools.tasks.table import Task, find_task
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _picture_rows(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, An
 
 def encode(
     task: Task, examples: Sequence[Example], tokenizer: Tokenizer, **settings: Any
-) -> Inputs:
+) -> TaskInputs:
     """Turn examples into token ids.
 
     Args:
@@ -236,7 +236,11 @@ def encode(
 
 
 def predictions(
-    task: Task, examples: Sequence[Example], inputs: Inputs, outputs: Any, threshold: float = 0.0
+    task: Task,
+    examples: Sequence[Example],
+    inputs: TaskInputs,
+    outputs: Any,
+    threshold: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Return the rows of `predictions.jsonl`, in the order of the examples.
 

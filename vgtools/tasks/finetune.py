@@ -35,7 +35,7 @@ from vgtools.tasks.dispatch import encode, majority, predictions, score_predicti
 from vgtools.tasks.examples import Example, ReadStats, hash_of
 from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.predictions import with_answers
-from vgtools.tasks.sequences import Inputs, InputsWithImages
+from vgtools.tasks.sequences import InputsWithImages, TaskInputs
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training import processes
@@ -47,7 +47,7 @@ LOSS = "task"
 _STD = 0.02  # standard deviation of the weights of a new linear layer
 
 
-class Batch(NamedTuple):
+class TaskBatch(NamedTuple):
     """Units to learn from.
 
     The loss is the sum over them, divided by `whole`, so that the losses of halves add up, and the
@@ -62,7 +62,7 @@ class Batch(NamedTuple):
 
 
 class BatchWithImages(NamedTuple):
-    """Units to learn from, with their images; see `Batch`."""
+    """Units to learn from, with their images; see `TaskBatch`."""
 
     ids: Tensor  # (B, T) int64; choices (B, C, T)
     mask: Tensor
@@ -73,21 +73,21 @@ class BatchWithImages(NamedTuple):
     whole: float
 
 
-def with_images(text: Batch, slots: Tensor, slot_mask: Tensor) -> BatchWithImages:
+def with_images(text: TaskBatch, slots: Tensor, slot_mask: Tensor) -> BatchWithImages:
     """Return a batch of texts with their images."""
     ids, mask, segments, labels, whole = text
     return BatchWithImages(ids, mask, segments, labels, slots, slot_mask, whole)
 
 
 def collate(
-    inputs: Inputs,
+    inputs: TaskInputs,
     units: Array,
     pad: int,
     segments: bool,
     device: torch.device | str = "cpu",
     part: int = 0,
     parts: int = 1,
-) -> Batch:
+) -> TaskBatch:
     """Build a batch, padded to its own longest sequence.
 
     Args:
@@ -116,7 +116,7 @@ def collate(
 
     targets = inputs.targets(units)
     labels = None if targets is None else torch.from_numpy(targets).to(device)
-    return Batch(tensor(ids), tensor(mask), tensor(second) if segments else None, labels, whole)
+    return TaskBatch(tensor(ids), tensor(mask), tensor(second) if segments else None, labels, whole)
 
 
 def cut_by_length(inputs: Any, settings: Mapping[str, Any], seed: int, epoch: int) -> list[Array]:
@@ -160,7 +160,7 @@ class FineTuner(nn.Module):
         # Whether the second text of a pair is marked with a segment number.
         self.segments = int(getattr(net.config, "type_vocab_size", 0) or 0) > 1
 
-    def outputs(self, batch: Batch) -> Tensor:
+    def outputs(self, batch: TaskBatch) -> Tensor:
         """Return (B, C) logits or scores; (B, T, C) for tags.
 
         For SQuAD it is (B, T, 2), each token as start and end of the answer.
@@ -174,7 +174,7 @@ class FineTuner(nn.Module):
             return made.logits.float()  # type: ignore[no-any-return]
         return torch.stack([made.start_logits, made.end_logits], -1).float()
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: TaskBatch) -> dict[str, Tensor]:
         """Return the loss of the task's kind."""
         return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
 
@@ -228,7 +228,7 @@ def outputs_of(
 
 def predict(
     tuner: Any,
-    inputs: Inputs,
+    inputs: TaskInputs,
     batch_size: int,
     device: torch.device | str = "cpu",
     build: Callable[[Array], Any] | None = None,
@@ -249,7 +249,7 @@ def predict(
     by_token = inputs.by_token
     outputs = np.empty(0)
 
-    def plain(units: Array) -> Batch:
+    def plain(units: Array) -> TaskBatch:
         return collate(inputs, units, tuner.pad, tuner.segments, device)
 
     for units, part in outputs_of(tuner, lengths, build or plain, batch_size):

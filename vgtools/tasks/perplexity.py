@@ -17,20 +17,20 @@ from vgtools.tasks.metrics import paired_bootstrap
 
 
 @dataclass(frozen=True)
-class Scores:
+class TextScores:
     """A model's likelihood of the masked words of each text."""
 
     tokens: Array  # (N,) int64, masked words of each text
     nll: Array  # (N,) float64, their summed negative log likelihood in nats
 
-    def within(self, groups: Array) -> Scores:
+    def within(self, groups: Array) -> TextScores:
         """Return the scores of groups of texts.
 
         Args:
             groups: (N,) int64, the group of each text.
         """
         counts = np.bincount(groups, self.tokens).astype(np.int64)
-        return Scores(counts, np.bincount(groups, self.nll))
+        return TextScores(counts, np.bincount(groups, self.nll))
 
 
 def perplexity(mean: float) -> float:
@@ -51,8 +51,8 @@ def mean_nll(tokens: Array, nll: Array, weights: Array | None = None) -> Array:
 
 
 def summary(
-    scores: Scores,
-    first: Scores | None,
+    scores: TextScores,
+    first: TextScores | None,
     groups: Array,
     *,
     samples: int = 10_000,
@@ -121,8 +121,8 @@ def groups_of(images: Array) -> Array:
 
 def records(
     names: Sequence[dict[str, Any]],
-    whole: Sequence[Scores],
-    content: Sequence[Scores],
+    whole: Sequence[TextScores],
+    content: Sequence[TextScores],
     groups: Array,
     samples: int,
     seed: int,

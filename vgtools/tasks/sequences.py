@@ -64,7 +64,7 @@ def special_tokens(tokenizer: Tokenizer, segments: bool = True) -> SpecialTokens
 
 
 @dataclass(frozen=True)
-class Inputs:
+class TaskInputs:
     """Examples as token ids, special tokens included."""
 
     ids: Array  # (T,) int32
@@ -108,7 +108,7 @@ class Inputs:
 class InputsWithImages:
     """Examples as token ids, with images that a system adds."""
 
-    text: Inputs  # their tokens; for phrase grounding `Captions`
+    text: TaskInputs  # their tokens; for phrase grounding `Captions`
 
     def __len__(self) -> int:
         return len(self.text)
@@ -187,7 +187,7 @@ class SequenceBuilder:
         return begin
 
     def arrays(self) -> tuple[Array, Array, Array]:
-        """Return `ids`, `starts` and `second` of `Inputs`."""
+        """Return `ids`, `starts` and `second` of `TaskInputs`."""
         starts = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
         return np.concatenate(self.ids), starts, np.array(self.second)
 
@@ -207,7 +207,7 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     return kept, room - kept
 
 
-def encode_texts(task: Task, examples: Sequence[Example], how: Encoding) -> Inputs:
+def encode_texts(task: Task, examples: Sequence[Example], how: Encoding) -> TaskInputs:
     """Turn sentences, pairs of sentences or choices into token ids, cut to `max_length`.
 
     This is the `encode` of most kinds.
@@ -240,4 +240,4 @@ def encode_texts(task: Task, examples: Sequence[Example], how: Encoding) -> Inpu
     labels = None
     if all(label is not None for label in given):
         labels = np.array(given, np.float32 if isinstance(given[0], float) else np.int64)
-    return Inputs(*builder.arrays(), each, np.arange(len(examples)), labels, cut=cut)
+    return TaskInputs(*builder.arrays(), each, np.arange(len(examples)), labels, cut=cut)

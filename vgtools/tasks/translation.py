@@ -25,10 +25,10 @@ from vgtools.models.seq2seq import GREEDY, Decoding, new_seq2seq, shift_right, t
 from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.examples import Example
 from vgtools.tasks.finetune import (
-    Batch,
     FineTuner,
     Learner,
     Split,
+    TaskBatch,
     collate,
 )
 from vgtools.tasks.kinds.translate import IGNORED, PairInputs, signature
@@ -39,7 +39,7 @@ _SENTENCES = 64  # sentences that are decoded together
 
 
 @dataclass(frozen=True)
-class Start:
+class TranslationStart:
     """The start of a translation model: a shape with a tokenizer, or a model.
 
     Attributes:
@@ -78,7 +78,7 @@ class Translator(FineTuner):
         super().__init__(encoder.model, kind, dtype)
         self.tokenizer = encoder.tokenizer
 
-    def outputs(self, batch: Batch) -> Tensor:
+    def outputs(self, batch: TaskBatch) -> Tensor:
         """Return (B, S, V) logits of the tokens of (B, S) labels, each after those before it."""
         assert batch.labels is not None
         with autocast(batch.ids.device, self.dtype):
@@ -90,7 +90,7 @@ class Translator(FineTuner):
             )
         return made.logits.float()  # type: ignore[no-any-return]
 
-    def nats(self, batch: Batch) -> Tensor:
+    def nats(self, batch: TaskBatch) -> Tensor:
         """Return (B,) summed negative log probabilities of the labels, nothing smoothed."""
         assert batch.labels is not None
         each = F.cross_entropy(
@@ -176,9 +176,9 @@ class TranslationLearner(Learner):
     searches = True
 
     @property
-    def start(self) -> Start:
+    def start(self) -> TranslationStart:
         """The model that training starts from."""
-        return Start(self.ref, self.settings.get("shape"), self.offline)
+        return TranslationStart(self.ref, self.settings.get("shape"), self.offline)
 
     def new(self, seed: int) -> tuple[Translator, Encoder]:
         """Return the model and its tokenizer."""

@@ -46,7 +46,7 @@ class Vocabulary(Protocol):
         """Return the type of each id; names()[0] is the end of a sentence."""
 
 
-class Ids(dict[str, int]):
+class NewIds(dict[str, int]):
     """A dictionary that gives an unknown key the next id."""
 
     def __missing__(self, key: str) -> int:
@@ -64,7 +64,7 @@ def _word_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     return anything, re.compile(r"\w+|[^\w\s\x00-\x1f\x7f]|\n")
 
 
-class Words:
+class WordTypes:
     """Lower-case words as types: runs of letters, digits, marks and `_`.
 
     Each other visible character is a type of its own: `don't` is three types, as in BERT's
@@ -75,7 +75,7 @@ class Words:
     name = "words"
 
     def __init__(self) -> None:
-        self._ids = Ids({"\n": 0})
+        self._ids = NewIds({"\n": 0})
         self._token, self._ascii = _word_patterns()
 
     def encode(self, sentences: Sequence[str]) -> Array:

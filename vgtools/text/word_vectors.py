@@ -119,7 +119,7 @@ def stop_words_fingerprint(stop_words: frozenset[str]) -> str:
 # ------------------------------------------------------------------------------------------- words
 
 
-class Words(NamedTuple):
+class ContentWords(NamedTuple):
     """The content words of B texts, known ones only, in the order of the texts."""
 
     starts: Array  # (B + 1,) int64: the words of text b are starts[b] to starts[b + 1]
@@ -128,12 +128,12 @@ class Words(NamedTuple):
     end: Array  # (W,) int32, the code point after its last
     noun: Array  # (W,) bool, a common noun; all False where texts are not tagged
 
-    def take(self, numbers: Sequence[int] | Array) -> Words:
+    def take(self, numbers: Sequence[int] | Array) -> ContentWords:
         """Return the words of some texts, in the order of their numbers."""
         numbers = np.asarray(numbers, np.int64)
         places, starts = ragged(self.starts[numbers], self.starts[numbers + 1])
         flat = (self.rows[places], self.begin[places], self.end[places], self.noun[places])
-        return Words(starts, *flat)
+        return ContentWords(starts, *flat)
 
 
 def ragged(first: Array, last: Array) -> tuple[Array, Array]:
@@ -149,7 +149,7 @@ def ragged(first: Array, last: Array) -> tuple[Array, Array]:
 
 def find_words(
     texts: Sequence[str], row_of: Callable[[str], int], stop_words: frozenset[str] | None = None
-) -> Words:
+) -> ContentWords:
     """Return the content words of texts.
 
     Args:
@@ -173,7 +173,7 @@ def find_words(
     keep = rows >= 0
     counted = np.concatenate([[0], np.cumsum(keep)])
     begin, end = spans[keep].T
-    return Words(counted[starts], rows[keep], begin, end, np.zeros(len(begin), bool))
+    return ContentWords(counted[starts], rows[keep], begin, end, np.zeros(len(begin), bool))
 
 
 def spelling(word: str) -> str:

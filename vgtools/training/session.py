@@ -50,7 +50,7 @@ from vgtools.models.sealed import (
 )
 from vgtools.training import processes
 from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, own_tensors, train
-from vgtools.training.steps import Plan, train_config
+from vgtools.training.steps import StepPlan, train_config
 
 _CHECKPOINT = "checkpoint.safetensors"
 _BEST = "best.safetensors"
@@ -590,7 +590,7 @@ class Job(NamedTuple):
 
     model: nn.Module
     batches: Batches
-    plan: Plan
+    plan: StepPlan
     halve: Halve
     evaluate: Callable[[int], dict[str, Any]] | None  # batch size -> measures on held-out data
     finish: Callable[[], tuple[Any, ...]]  # arguments of `TrainingRun.finish`

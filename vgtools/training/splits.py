@@ -14,7 +14,7 @@ Rows = list[tuple[int, str]]  # (feature row, caption)
 
 
 @dataclass
-class Splits:
+class CaptionSplits:
     """The captions of a training."""
 
     train: Rows = field(default_factory=list)
@@ -33,7 +33,7 @@ def digest(value: object) -> str:
 
 def read_splits(
     path: str, ids: Sequence[str], split: str | None, valid_split: str | None
-) -> Splits:
+) -> CaptionSplits:
     """Return the captions to train and to validate on; in a file without splits all train.
 
     Args:
@@ -47,7 +47,7 @@ def read_splits(
             `valid_split`.
     """
     row_of = {name: i for i, name in enumerate(ids)}
-    splits = Splits()
+    splits = CaptionSplits()
     unsplit = Rows()
     others = 0
     for line, row in read_jsonl(path, {"image": str, "text": str}):
@@ -71,12 +71,12 @@ def read_splits(
         why = f'no row has the "split" {valid_split!r:.40} that --valid-split names'
         raise DataError(f"{why}; name another, or --hold-out N images", path)
     if unsplit and not others and not splits.train and not splits.valid:
-        return Splits(train=unsplit)
+        return CaptionSplits(train=unsplit)
     splits.unsplit = len(unsplit)
     return splits
 
 
-def hold_out(splits: Splits, number: int, path: str) -> Splits:
+def hold_out(splits: CaptionSplits, number: int, path: str) -> CaptionSplits:
     """Move the captions of some training images to validation: the same images for every seed.
 
     Raises:
@@ -101,4 +101,4 @@ def hold_out(splits: Splits, number: int, path: str) -> Splits:
     if both:
         why = f"{len(both)} images are in both training and validation; split by image"
         raise DataError(why, path)
-    return Splits(train, valid, splits.unsplit)
+    return CaptionSplits(train, valid, splits.unsplit)

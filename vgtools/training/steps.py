@@ -27,7 +27,7 @@ _SHARD = 1 << 20  # neighbours that stay together beyond that
 _AMONG = 8  # shards whose items are ordered together
 
 
-class Plan(NamedTuple):
+class StepPlan(NamedTuple):
     """How the items of a training are cut into steps."""
 
     per_epoch: int  # steps per epoch
@@ -45,7 +45,7 @@ def plan(
     steps: int | None = None,
     processes: int = 1,
     stop_epoch: int | None = None,
-) -> Plan:
+) -> StepPlan:
     """Return the steps per epoch, and the batches per step.
 
     The steps of an epoch are of equal size but for one item: none is small, and none is left out.
@@ -71,10 +71,10 @@ def plan(
     accumulate = min(-(-most // (micro_batch * processes)), least // processes)
     total = steps if steps is not None else (epochs or 1) * per_epoch
     stop = total if stop_epoch is None else min(total, stop_epoch * per_epoch)
-    return Plan(per_epoch, accumulate, total, -(-stop // per_epoch), stop)
+    return StepPlan(per_epoch, accumulate, total, -(-stop // per_epoch), stop)
 
 
-def plan_for(items: int, config: Mapping[str, Any]) -> Plan:
+def plan_for(items: int, config: Mapping[str, Any]) -> StepPlan:
     """Return the plan of a run's configuration, over all processes; micro-batches are optional."""
     return plan(
         items,
@@ -87,7 +87,7 @@ def plan_for(items: int, config: Mapping[str, Any]) -> Plan:
     )
 
 
-def plan_steps(cut: Sequence[Array], config: Mapping[str, Any]) -> Plan:
+def plan_steps(cut: Sequence[Array], config: Mapping[str, Any]) -> StepPlan:
     """Return the plan of an epoch that is cut into steps already: (B,) items of each.
 
     Raises:
@@ -96,7 +96,7 @@ def plan_steps(cut: Sequence[Array], config: Mapping[str, Any]) -> Plan:
     least = min(map(len, cut))
     _check_share(least, processes.world())
     total = config["steps"] or config["epochs"] * len(cut)
-    return Plan(len(cut), 1, total, -(-total // len(cut)), total)
+    return StepPlan(len(cut), 1, total, -(-total // len(cut)), total)
 
 
 def _check_share(least: int, count: int) -> None:
@@ -109,7 +109,7 @@ def _check_share(least: int, count: int) -> None:
 
 def train_config(
     config: Mapping[str, Any],
-    plan: Plan,
+    plan: StepPlan,
     *,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
@@ -189,7 +189,7 @@ Counts = Mapping[str, Callable[[Any], int]]
 def step_batches(
     items: int,
     seed: int,
-    plan: Plan,
+    plan: StepPlan,
     build: Callable[[Array, int, int], list[Any]],
     counts: Counts | None = None,
 ) -> Batches:
@@ -225,7 +225,7 @@ def step_batches(
     return batches
 
 
-def _of_step(parts: Sequence[Any], counts: Counts, plan: Plan) -> list[Any]:
+def _of_step(parts: Sequence[Any], counts: Counts, plan: StepPlan) -> list[Any]:
     """Return this process's batches with the counts of the whole step, over all processes."""
     # Each process divides by the share of the whole step, so that the mean over processes is the
     # mean over items even if one process has fewer of them.

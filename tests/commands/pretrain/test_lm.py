@@ -359,7 +359,7 @@ def test_a_lack_of_memory_halves_the_batches_and_is_recorded(
     real = voken_lm.VisuallySupervisedLM.forward
 
     def small(
-        self: voken_lm.VisuallySupervisedLM, batch: voken_lm.Batch
+        self: voken_lm.VisuallySupervisedLM, batch: voken_lm.VokenBatch
     ) -> dict[str, torch.Tensor]:
         if len(batch.ids) > 2:
             raise torch.OutOfMemoryError("out of memory")

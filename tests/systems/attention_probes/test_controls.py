@@ -17,7 +17,7 @@ from vgtools.systems.attention_probes.scores import (
     ENTITY,
     OTHER_CAPTION,
     OTHER_ENTITY,
-    Scores,
+    HeadScores,
     records,
 )
 
@@ -67,7 +67,7 @@ def test_a_head_that_follows_the_word_and_one_that_does_not() -> None:
 
 
 def test_the_headline_is_paired_over_photos_by_hand() -> None:
-    scores = Scores(2, samples=200)
+    scores = HeadScores(2, samples=200)
     images = [f"photo{n}" for n in range(40)]
     number = np.arange(40)
     zero = np.zeros(40, np.int64)

@@ -22,9 +22,9 @@ from vgtools.io.errors import DataError
 from vgtools.models.attention import open_encoder
 from vgtools.systems.attention_probes import region_heads
 from vgtools.systems.attention_probes.region_heads import (
-    Batch,
     Caption,
     GroundingProbe,
+    ProbeBatch,
     answers,
     read_caption,
 )
@@ -53,7 +53,7 @@ def test_answers_equal_brute_force_on_random_tensors(reduce: str) -> None:
     ]
     sizes = torch.tensor([5, 1, 4, 2])
     mask = torch.arange(regions) < sizes[:, None]
-    given = Batch(
+    given = ProbeBatch(
         torch.zeros(batch, tokens).long(),
         torch.ones(batch, tokens).bool(),
         torch.zeros(batch, regions, 1),
@@ -85,7 +85,7 @@ def test_answers_equal_brute_force_on_random_tensors(reduce: str) -> None:
 
 
 def test_of_equal_regions_the_first_of_the_drawn_order_is_the_answer() -> None:
-    batch = Batch(
+    batch = ProbeBatch(
         torch.zeros(1, 1).long(),
         torch.ones(1, 1).bool(),
         torch.zeros(1, 4, 1),

@@ -11,7 +11,7 @@ from vgtools.systems.attention_probes.scores import (
     ENTITY,
     GROUPS,
     Cell,
-    Scores,
+    HeadScores,
     group_of,
     head_name,
     records,
@@ -25,16 +25,16 @@ def filled(
     base: float = 0.0,
     key: Any = ENTITY,
     **given: Any,
-) -> Scores:
+) -> HeadScores:
     """Return scores of N photos with one query each; right: (N, heads)."""
-    scores = Scores(right.shape[1], **given)
+    scores = HeadScores(right.shape[1], **given)
     count = len(right)
     add(scores, right, np.full(right.shape, mass), np.full(count, base), key)
     return scores
 
 
 def add(
-    scores: Scores, right: Any, mass: Any, base: Any, key: Any = ENTITY, start: int = 0
+    scores: HeadScores, right: Any, mass: Any, base: Any, key: Any = ENTITY, start: int = 0
 ) -> None:
     count = len(right)
     images = [f"photo{start + n}" for n in range(count)]
@@ -45,7 +45,7 @@ def add(
 def test_accuracy_attention_and_the_best_active_head_by_hand() -> None:
     right = np.array([[1, 0, 1], [1, 1, 0], [1, 1, 0], [1, 0, 0]], bool)
     mass = np.array([[0.2, 0.3, 0.9]] * 4)
-    scores = Scores(3, samples=10)
+    scores = HeadScores(3, samples=10)
     add(scores, right, mass, np.array([1, 0, 0, 0.5]))
     cell = scores.cells[ENTITY]
     assert cell.accuracy.tolist() == [1.0, 0.5, 0.25]
@@ -59,7 +59,7 @@ def test_accuracy_attention_and_the_best_active_head_by_hand() -> None:
 def test_photos_are_resampled_not_entities() -> None:
     """Twenty entities of one photo come and go together: their interval is that of the photos."""
     few, many = np.random.default_rng(0).random((60, 1)) < 0.5, 20
-    single, repeated = Scores(1, samples=400), Scores(1, samples=400)
+    single, repeated = HeadScores(1, samples=400), HeadScores(1, samples=400)
     add(single, few, np.ones((60, 1)), np.zeros(60))
     images = [f"photo{n}" for n in range(60)]
     place = np.repeat(np.arange(60), many)
@@ -89,7 +89,7 @@ def test_intervals_and_p_values_are_those_of_a_bootstrap_t_by_loops() -> None:
     base = rng.random(len(image)).round(1)
     names = [f"photo{n}" for n in range(photos)]
     names[3] = next(n for n in map(str, range(9999)) if group_of(n) == group_of("photo2"))
-    scores = Scores(heads, samples, seed=7)
+    scores = HeadScores(heads, samples, seed=7)
     for part in (image < 5, image >= 5):  # in two windows
         many = np.zeros(part.sum(), np.int64)
         scores.add([ENTITY], names, image[part], many, right[part], None, base[part])
@@ -136,7 +136,7 @@ def test_few_photos_are_never_more_certain_than_a_sign_test() -> None:
     for photos in (1, 3, 6):
         names = [str(n) for n in range(photos)]
         assert len({group_of(name) for name in names}) == photos
-        scores = Scores(1, samples=99)
+        scores = HeadScores(1, samples=99)
         scores.add([ENTITY], names, np.arange(photos), np.zeros(photos, int), np.ones((photos, 1)))
         found = significance(scores.cells[ENTITY])
         assert found.p.tolist() == found.p_corrected.tolist() == [2.0 ** (1 - photos)]
@@ -172,7 +172,7 @@ def test_correction_keeps_the_best_of_many_lucky_heads_from_looking_good() -> No
     rng, raw, corrected = np.random.default_rng(1), 0, 0
     for number in range(100):
         right = rng.random((120, 100)) < 0.5
-        scores = Scores(100, samples=200, seed=number)
+        scores = HeadScores(100, samples=200, seed=number)
         add(scores, right, np.ones(right.shape), (rng.random(120) < 0.5).astype(float))
         sure = significance(scores.cells[ENTITY])
         raw += int(sure.p.min() < 0.05)
@@ -226,7 +226,7 @@ def test_a_head_is_chosen_on_one_side_and_measured_on_the_other() -> None:
 
 
 def test_relations_by_frequency_both_directions_together_and_apart() -> None:
-    scores = Scores(1, samples=10)
+    scores = HeadScores(1, samples=10)
     add(scores, np.ones((6, 1), bool), np.full((6, 1), 0.1), np.zeros(6), ("det", "head"))
     add(scores, np.array([[True], [False], [False]]), np.ones((3, 1)), np.ones(3), ("obj", "head"))
     add(scores, np.array([[True]] * 5), np.ones((5, 1)), np.zeros(5), ("obj", "dependent"))
@@ -253,7 +253,7 @@ def test_the_best_head_of_each_layer_is_an_active_one_where_there_is_one() -> No
         right[:hits, head] = True
     mass = np.full((10, 8), 0.5)
     mass[:, [0, 2, 3]] = 0.1
-    scores = Scores(8, samples=20)
+    scores = HeadScores(8, samples=20)
     add(scores, right, mass, np.zeros(10))
     best, chosen = scores.cells[ENTITY].by_layer(2, 3)
     assert best == [1, 1, 0, 0], (

@@ -17,9 +17,9 @@ from vgtools.models.attention import open_encoder
 from vgtools.systems.attention_probes import text as probes
 from vgtools.systems.attention_probes.scores import group_of
 from vgtools.systems.attention_probes.text import (
-    Text,
+    ProbeText,
+    ProbeTexts,
     TextProbe,
-    Texts,
     classical_mds,
     divergences,
     surface,
@@ -124,7 +124,7 @@ def test_the_probe_equals_brute_force_for_any_encoder(tmp_path: Path, kind: str)
     conllu = tmp_path / "p.conllu"
     conllu.write_text(t.conllu([x for x in TEXTS if x]))
     probe = TextProbe(open_encoder(str(path)), CoNLLU(str(conllu)), batch_size=2, distances=4)
-    probe.run(map(Text, TEXTS))
+    probe.run(map(ProbeText, TEXTS))
     found = list(probe.records(None))
     model = AutoModel.from_pretrained(path, attn_implementation="eager").eval()
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
@@ -263,7 +263,7 @@ def test_intervals_and_choices_equal_brute_force(tmp_path: Path) -> None:
         answers([n for n in range(24) if sides[n] == side]) for side in ("report", "select")
     )
     probe = TextProbe(encoder, CoNLLU(str(file)), distances=0, samples=60, seed=4)
-    probe.run(map(Text, texts, sides))
+    probe.run(map(ProbeText, texts, sides))
     count = 6
     found = {
         (r["relation"], r["direction"]): r
@@ -322,28 +322,28 @@ def test_intervals_and_choices_equal_brute_force(tmp_path: Path) -> None:
 def test_texts_are_separated_by_split_or_by_hash(tmp_path: Path) -> None:
     rows = [{"text": f"bam {n}", "split": "abc"[n % 3]} for n in range(9)]
     file = t.save_rows(tmp_path / "x.jsonl", rows)
-    texts = Texts(str(file), {"a": "report", "c": "train"}, limit=5)
+    texts = ProbeTexts(str(file), {"a": "report", "c": "train"}, limit=5)
     assert [x.text for x in texts] == ["bam 0", "bam 2", "bam 3", "bam 5", "bam 6"]
     assert [x.text for x in texts.of("train")] == ["bam 2", "bam 5"]
     assert texts.check() == {"report": 3, "train": 2}
     with pytest.raises(DataError, match='has no text of the split "d"'):
-        Texts(str(file), {"a": "report", "d": "train"}).check()
+        ProbeTexts(str(file), {"a": "report", "d": "train"}).check()
     plain = tmp_path / "x.txt"
     plain.write_text("".join(f"bam {n % 200}\n" for n in range(400)))
-    first, other = (list(Texts(str(plain), seed=seed)) for seed in (0, 1))
+    first, other = (list(ProbeTexts(str(plain), seed=seed)) for seed in (0, 1))
     assert [x.side for x in first[:200]] == [x.side for x in first[200:]], (
         "equal texts are on one side"
     )
     assert [x.side for x in first] != [x.side for x in other]
     assert 20 < sum(x.side == "report" for x in first[:200]) < 60
-    assert {x.side for x in Texts(str(plain))} == {"report"}
+    assert {x.side for x in ProbeTexts(str(plain))} == {"report"}
     with pytest.raises(DataError, match=r"x.jsonl:1: the key .*split.* is missing"):
-        Texts(str(t.save_rows(file, [{"text": "bam"}])), {"a": "report"}).check()
+        ProbeTexts(str(t.save_rows(file, [{"text": "bam"}])), {"a": "report"}).check()
 
 
 def test_long_texts_are_counted_and_no_text_is_still_a_result(tmp_path: Path) -> None:
     probe = TextProbe(open_encoder(str(save_encoder(tmp_path / "e", positions=16))), distances=0)
-    probe.run(map(Text, ["bam " * 20, " "]))
+    probe.run(map(ProbeText, ["bam " * 20, " "]))
     assert list(probe.records()) == [
         {
             "kind": "text-summary", "texts": 0, "tokens": 0, "layers": 3, "heads": 2,

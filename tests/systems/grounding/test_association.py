@@ -26,8 +26,8 @@ from vgtools.systems.grounding.association import (
     open_associator,
 )
 from vgtools.systems.grounding.keys import (
-    Bank,
     InvertedFile,
+    KeyedImages,
     caption_keys,
     keywords,
     noun_keys,
@@ -116,7 +116,7 @@ def test_a_lemma_or_a_definition_without_a_known_word_takes_no_part_in_a_key() -
 
 def test_images_of_clusters_come_in_turn_and_once() -> None:
     keys = np.array([(1, 0), (0.8, 0.6), (0.6, 0.8), (0, 1), (-0.6, 0.8)], np.float32)
-    index = t.index(Bank([str(i) for i in range(len(keys))], keys, []))
+    index = t.index(KeyedImages([str(i) for i in range(len(keys))], keys, []))
     finder = Objects(index, t.vectors(), t.STOP, t.tagger(frozenset({"dog", "car"})), 8)
     words = finder.words(["a car chases a dog"])
     assert words.noun.tolist() == [True, False, True]

@@ -28,10 +28,10 @@ from tests.tiny.visual import open_tiny
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.references import load_tokenizer
 from vgtools.systems.grounding.association import Scene
-from vgtools.systems.grounding.inputs import Bank, Sources, mask_regions
+from vgtools.systems.grounding.inputs import Sources, WordBank, mask_regions
 from vgtools.systems.grounding.keys import caption_keys
 from vgtools.systems.grounding.pictures import RegionPictures, open_pictures
-from vgtools.systems.grounding.texts import Column, read_texts
+from vgtools.systems.grounding.texts import GrowingArray, read_texts
 from vgtools.text.word_vectors import WordVectors
 
 TOKENIZER = make_tokenizer()
@@ -80,8 +80,8 @@ def test_bad_rows_are_named(tmp_path: Path) -> None:
 
 
 def test_a_column_keeps_its_numbers_in_a_file_without_a_name(tmp_path: Path) -> None:
-    assert Column(np.int32, tmp_path).array().tolist() == []
-    column = Column(np.int32, tmp_path)
+    assert GrowingArray(np.int32, tmp_path).array().tolist() == []
+    column = GrowingArray(np.int32, tmp_path)
     column.extend(np.arange(5))
     column.extend(np.arange(2))
     assert column.array().tolist() == [0, 1, 2, 3, 4, 0, 1]
@@ -326,7 +326,7 @@ def test_a_word_of_which_any_piece_is_predicted_finds_no_image(
     numbers = np.array([0])
 
     def words(whole: bool) -> list[str]:
-        bank = Bank(finder, np.arange(3), 1, whole, {})
+        bank = WordBank(finder, np.arange(3), 1, whole, {})
         return [names[row] for row in bank.words(texts, numbers, hidden).rows]
 
     assert words(whole=False) == found

@@ -11,9 +11,9 @@ from tests.tiny.grounded import D, model_of
 from tests.tiny.visual import encoder_of
 from vgtools.models.masked_lm import token_losses
 from vgtools.systems.grounding.model import (
-    Batch,
+    GroundedBatch,
     GroundedEncoder,
-    Grounding,
+    GroundedMaskedLM,
     GroundingConfig,
     MaskedLMHead,
     halve,
@@ -24,7 +24,7 @@ from vgtools.systems.grounding.model import (
 B, T, S = 4, 6, 3
 
 
-def batch_of(slots: int = S, seed: int = 0, **changes: Any) -> Batch:
+def batch_of(slots: int = S, seed: int = 0, **changes: Any) -> GroundedBatch:
     """Return random texts; the first has all slots, the second one, the others none."""
     made = torch.Generator().manual_seed(seed)
     ids = torch.randint(5, 100, (B, T), generator=made)
@@ -34,7 +34,7 @@ def batch_of(slots: int = S, seed: int = 0, **changes: Any) -> Batch:
     slot_mask[0] = True
     slot_mask[1, :1] = True
     masked = torch.tensor([2, T + 1, T + 2, 3 * T + 4])
-    batch = Batch(
+    batch = GroundedBatch(
         ids, text_mask, torch.randn(B, slots, D, generator=made), slot_mask,
         masked, torch.tensor([9, 8, 7, 6]),
         torch.tensor([[0, 1], [1, 0]])[:slots], torch.randn(min(2, slots), D, generator=made),
@@ -81,13 +81,13 @@ def test_parameters_are_those_of_the_paper_s_shape() -> None:
         large, small = albert_base(), minilm()
         for strategy, images, trained, whole, of_small in SIZES:
             shape = (strategy, images, int(images > 0), 1280 * (images > 0))
-            model = Grounding(large, GroundingConfig(*shape, 12))
+            model = GroundedMaskedLM(large, GroundingConfig(*shape, 12))
             assert count(model) == trained, strategy
             frozen = sum(p.numel() for p in model.text.parameters())
             assert frozen == 11_092_992
             assert trained + frozen == whole, strategy
-            assert count(Grounding(small, GroundingConfig(*shape, 6))) == of_small, strategy
-        model = Grounding(large, GroundingConfig("none", 0, 0, 0, 12))
+            assert count(GroundedMaskedLM(small, GroundingConfig(*shape, 6))) == of_small, strategy
+        model = GroundedMaskedLM(large, GroundingConfig("none", 0, 0, 0, 12))
         assert count(model.jmlm) == 3_968_688
         assert count(model.cross.layers) == 7_087_872
         classifier = torch.nn.Linear(768, 2)

@@ -12,7 +12,7 @@ from tests.tiny.grounded import bank_of, examples_of, pictures_of
 from tests.tiny.visual import encoder_of
 from vgtools.io.errors import DataError
 from vgtools.systems.grounding.model import GroundingConfig
-from vgtools.systems.grounding.scoring import Model, score, shown
+from vgtools.systems.grounding.scoring import ScoredLM, score, shown
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 20])
@@ -24,7 +24,9 @@ def test_content_words_are_those_at_the_masked_places(tmp_path: Path, batch_size
     known = encoder_of()
     article = known.tokenizer.token_to_id("a")
     # A word costs its number, so that a sum says which words it is of.
-    model = Model("x", known, GroundingConfig("none", 0, 0, 0, 0), {}, lambda b: b.tokens.float())
+    model = ScoredLM(
+        "x", known, GroundingConfig("none", 0, 0, 0, 0), {}, lambda b: b.tokens.float()
+    )
     every, content = score(model, examples, np.zeros((20, 0), np.int64), batch_size, "cpu")
     masked = [examples.example(n, None).hidden.tolist() for n in range(20)]
     assert sum(article in hidden for hidden in masked) > 5

@@ -35,7 +35,7 @@ from vgtools.tasks.table import find_task
 from vgtools.training import session
 
 
-def opened(folder: Path, choice: Choice = "found") -> g.TextImages:
+def opened(folder: Path, choice: Choice = "found") -> g.GroundedTextImages:
     return g.open_images(
         str(folder / "run"), str(folder / "feats.npy"), str(folder / "scene.faiss"), choice
     )
@@ -76,7 +76,7 @@ EXAMPLES = [
 ]
 
 
-def batch_of(folder: Path, shown: g.TextImages, task: str = "rte", **more: Any) -> Any:
+def batch_of(folder: Path, shown: g.GroundedTextImages, task: str = "rte", **more: Any) -> Any:
     tuner, encoder = g.new_tuner(find_task(task), str(folder / "run"), 3)
     text = encode(find_task(task), EXAMPLES, encoder.tokenizer, max_length=20)
     inputs = InputsWithRows(text, shown.rows_for(EXAMPLES, "dev"))

@@ -24,15 +24,15 @@ from vgtools.io.files import dumps
 from vgtools.models.backbone import load_backbone
 from vgtools.systems.visual_awareness import training
 from vgtools.systems.visual_awareness.pixels import (
+    BackboneSettings,
     PixelRetriever,
-    Pixels,
-    Settings,
+    RetrieverPixels,
     learned_names,
     random_crop,
 )
 from vgtools.systems.visual_awareness.recipe import PAPER, RetrieverConfig, retriever_config
 from vgtools.systems.visual_awareness.retrieve import open_retriever
-from vgtools.systems.visual_awareness.retriever import Batch, Retriever
+from vgtools.systems.visual_awareness.retriever import Retriever, RetrieverBatch
 
 PHOTOS = 9
 
@@ -51,10 +51,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def pixels_of(place: Path, **changes: int) -> Pixels:
+def pixels_of(place: Path, **changes: int) -> RetrieverPixels:
     values = {"backbone_from": 1, "crop": 64, "picture": 64, **changes}
     items = list(open_source(str(place / "photos")).items)
-    return Pixels(items, load_backbone(str(place / "net")), Settings(**values), 2)
+    return RetrieverPixels(items, load_backbone(str(place / "net")), BackboneSettings(**values), 2)
 
 
 def network_of(place: Path) -> PixelRetriever:
@@ -64,13 +64,13 @@ def network_of(place: Path) -> PixelRetriever:
     return pixels.network(Retriever(config))
 
 
-def batch_of(pixels: Pixels, epoch: int) -> Batch:
+def batch_of(pixels: RetrieverPixels, epoch: int) -> RetrieverBatch:
     rng = np.random.default_rng(4)
     photos = pixels.drawn(0, epoch, 0)[np.arange(4)]
     words = torch.from_numpy(rng.standard_normal((2, 4, 5)).astype(np.float32))
     lengths = torch.tensor([2, 1, 2, 2])
     seen = torch.from_numpy(photos.astype(np.float32))
-    return Batch(words, lengths, seen, torch.arange(4), epoch)
+    return RetrieverBatch(words, lengths, seen, torch.arange(4), epoch)
 
 
 # -------------------------------------------------------------------------------------- what learns
@@ -184,7 +184,9 @@ def test_a_photo_that_cannot_be_read_is_named(place: Path, tmp_path: Path) -> No
     save_photo(tmp_path / "good.png", 1)
     (tmp_path / "torn.png").write_bytes((tmp_path / "good.png").read_bytes()[:90])
     items = list(open_source(str(tmp_path)).items)
-    pixels = Pixels(items, load_backbone(str(place / "net")), Settings(0, 64, 64), 2)
+    pixels = RetrieverPixels(
+        items, load_backbone(str(place / "net")), BackboneSettings(0, 64, 64), 2
+    )
     with pytest.raises(DataError, match=r"torn.png: cannot be decoded.*remove it and its captions"):
         pixels.whole[:2]
 

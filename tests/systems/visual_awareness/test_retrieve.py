@@ -14,7 +14,7 @@ from vgtools import retrieval
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
 from vgtools.systems.visual_awareness.retrieve import (
-    Opened,
+    RetrieverRun,
     RetrieverSearch,
     embed_bank,
     embed_images,
@@ -27,18 +27,22 @@ TEXTS = ["bam dor x", "", "x", "dor dor dor bam bam x", "!"]
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> RetrieverRun:
     folder = tmp_path_factory.mktemp("retriever")
     return open_retriever(save_retriever(folder / "run", save_encoder(folder / "e")))
 
 
-def index_of(opened: Opened, bank: np.ndarray, fingerprint: str | None = None) -> retrieval.Index:
+def index_of(
+    opened: RetrieverRun, bank: np.ndarray, fingerprint: str | None = None
+) -> retrieval.Index:
     made = {"run": "run", "fingerprint": fingerprint or opened.fingerprint}
     ids = [f"image{i}" for i in range(len(bank))]
     return retrieval.Index("x.faiss", ids, {"matcher": made}, None, bank)
 
 
-def test_embeddings_do_not_depend_on_what_is_beside_them(opened: Opened, tmp_path: Path) -> None:
+def test_embeddings_do_not_depend_on_what_is_beside_them(
+    opened: RetrieverRun, tmp_path: Path
+) -> None:
     texts = opened.reader.read(TEXTS)
     vectors, asking = embed_texts(opened.retriever, opened.reader, texts)
     assert asking.tolist() == [0, 2, 3, 4]
@@ -58,7 +62,7 @@ def test_embeddings_do_not_depend_on_what_is_beside_them(opened: Opened, tmp_pat
     np.testing.assert_allclose(np.linalg.norm(images, axis=1), 1, rtol=1e-6)
 
 
-def test_the_images_of_texts_are_those_of_a_loop(opened: Opened) -> None:
+def test_the_images_of_texts_are_those_of_a_loop(opened: RetrieverRun) -> None:
     rng = np.random.default_rng(0)
     bank = rng.standard_normal((7, 8)).astype(np.float32)
     search = RetrieverSearch(opened, index_of(opened, bank))
@@ -80,24 +84,26 @@ def test_the_images_of_texts_are_those_of_a_loop(opened: Opened) -> None:
     np.testing.assert_allclose(relevance[0], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_an_index_of_another_retriever_is_refused_with_both_fingerprints(opened: Opened) -> None:
+def test_an_index_of_another_retriever_is_refused_with_both_fingerprints(
+    opened: RetrieverRun,
+) -> None:
     bank = np.eye(8, dtype=np.float32)
     with pytest.raises(DataError, match=f"aaaa.*{opened.fingerprint}"):
         RetrieverSearch(opened, index_of(opened, bank, "aaaa"))
 
 
-def test_feature_maps_of_another_width_are_refused(opened: Opened) -> None:
+def test_feature_maps_of_another_width_are_refused(opened: RetrieverRun) -> None:
     with pytest.raises(DataError, match=r"\(images, positions, 12\) for the retriever"):
         embed_bank(opened, np.ones((2, 9, 5), np.float32), ["a", "b"], file="g.npy")
 
 
-def test_words_of_the_vocabulary_are_queries(opened: Opened) -> None:
+def test_words_of_the_vocabulary_are_queries(opened: RetrieverRun) -> None:
     queries = vocabulary_queries(opened, 20)
     assert queries.shape == (20, 8)
     np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1, rtol=1e-6)
 
 
-def test_a_search_that_was_cancelled_ends(opened: Opened) -> None:
+def test_a_search_that_was_cancelled_ends(opened: RetrieverRun) -> None:
     search = RetrieverSearch(opened, index_of(opened, np.eye(8, dtype=np.float32)))
     texts = search.prepare(TEXTS)
     search.cancel()

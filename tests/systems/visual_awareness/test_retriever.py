@@ -11,9 +11,9 @@ from torch import Tensor
 from vgtools.systems.visual_awareness.recipe import PAPER, RetrieverConfig, retriever_config
 from vgtools.systems.visual_awareness.retriever import (
     SRU,
-    Batch,
     ImagePath,
     Retriever,
+    RetrieverBatch,
     info_nce,
     scan,
     triplet_loss,
@@ -212,9 +212,9 @@ def tiny(**settings: object) -> RetrieverConfig:
     return retriever_config(values, text_width=5, image_width=7)
 
 
-def some_batch(epoch: int = 0) -> Batch:
+def some_batch(epoch: int = 0) -> RetrieverBatch:
     torch.manual_seed(1)
-    return Batch(
+    return RetrieverBatch(
         words=torch.randn(4, 3, 5),
         lengths=torch.tensor([4, 1, 2]),
         feats=torch.randn(2, 9, 7),

@@ -12,7 +12,7 @@ import torch
 
 from tests.tiny import BACKBONE, save_feats
 from vgtools.io.errors import DataError
-from vgtools.systems.visual_awareness.slots import TextImages, open_images
+from vgtools.systems.visual_awareness.slots import SlotImages, open_images
 
 TEXTS = [f"text {i}" for i in range(12)]
 WAY_OUT = "vg prepare task x D | vg retrieve -"
@@ -28,7 +28,7 @@ def save_rows(path: Path, texts: list[str], first: int = 0) -> str:
     return str(path)
 
 
-def opened(folder: Path, **keywords: Any) -> TextImages:
+def opened(folder: Path, **keywords: Any) -> SlotImages:
     feats = folder / "feats.npy"
     save_feats(feats, np.arange(1, 29).reshape(14, 2), BACKBONE)
     rows = [
@@ -38,7 +38,7 @@ def opened(folder: Path, **keywords: Any) -> TextImages:
     return open_images(rows, str(feats), **{"index": str(feats), **keywords})
 
 
-def images_of(rows: list[str], folder: Path) -> TextImages:
+def images_of(rows: list[str], folder: Path) -> SlotImages:
     """Open rows of the images of a folder's features."""
     return open_images(rows, str(folder / "f.npy"), index=str(folder / "f.npy"))
 

@@ -24,7 +24,7 @@ from vgtools.systems.visual_awareness.slots import open_images
 from vgtools.tasks import finetune as tuning
 from vgtools.tasks.dispatch import text_rows
 from vgtools.tasks.examples import Example
-from vgtools.tasks.finetune import Batch, collate
+from vgtools.tasks.finetune import TaskBatch, collate
 from vgtools.tasks.table import find_splits, find_task
 from vgtools.training import session
 
@@ -262,7 +262,7 @@ def test_it_learns_eight_rows_by_their_images_alone(world: Path) -> None:
     from vgtools.tasks.dispatch import encode
 
     text = encode(task, examples, encoder.tokenizer, max_length=10)
-    plain: Batch = collate(text, np.arange(8), tuner.pad, tuner.segments)
+    plain: TaskBatch = collate(text, np.arange(8), tuner.pad, tuner.segments)
     torch.manual_seed(0)
     slots = torch.zeros(8, 2, WIDTH)
     slots[1::2] = 1.0

@@ -9,7 +9,7 @@ import torch
 from vgtools.systems.visual_awareness.recipe import MILESTONES, PAPER, RetrieverConfig
 from vgtools.systems.visual_awareness.retriever import Retriever
 from vgtools.systems.visual_awareness.training import (
-    Captions,
+    RetrieverCaptions,
     collate,
     evaluate,
     score,
@@ -21,12 +21,12 @@ from vgtools.training.loop import TrainConfig, learning_rate
 NAMES = ["dog", "cat", "red", "ball", "runs"]
 
 
-def captions_of(texts: list[str], images: list[int]) -> tuple[Captions, WordReader]:
+def captions_of(texts: list[str], images: list[int]) -> tuple[RetrieverCaptions, WordReader]:
     rows = {word: i for i, word in enumerate(NAMES)}
     table = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
     reader = WordReader(rows, table)
     found = reader.read(texts)
-    return Captions(np.array(images)[found.asking], found.asking, found), reader
+    return RetrieverCaptions(np.array(images)[found.asking], found.asking, found), reader
 
 
 def test_a_photo_is_in_a_batch_once() -> None:

@@ -18,9 +18,9 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.models import masked_lm
 from vgtools.models.encoder import save_pretrained
 from vgtools.systems.visualbert.model import (
-    Batch,
     VisualBert,
     VisualBertAttention,
+    VisualBertBatch,
     VisualBertConfig,
     halve,
     load_visualbert,
@@ -291,12 +291,12 @@ def test_late_fusion_is_saved_and_comes_back(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- losses
 
 
-def batch_of(match: bool = True) -> Batch:
+def batch_of(match: bool = True) -> VisualBertBatch:
     given = inputs()
     masked = torch.tensor([1, 3, T + 2, 2 * T + 6])
     tokens = torch.tensor([9, 8, 7, 6])
     pairs = torch.tensor([1, 0, 1]) if match else None
-    return Batch(*given.values(), masked, tokens, pairs, 4.0, 3.0)
+    return VisualBertBatch(*given.values(), masked, tokens, pairs, 4.0, 3.0)
 
 
 def test_losses_equal_those_of_transformers() -> None:

@@ -14,7 +14,7 @@ from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import REGION, encoder_of, model_of, open_tiny, save_captions
 from vgtools.images.regions import Regions
 from vgtools.io.errors import DataError, Exit
-from vgtools.systems.visualbert.captions import Captions, read_captions
+from vgtools.systems.visualbert.captions import VisualBertCaptions, read_captions
 from vgtools.systems.visualbert.model import halve
 from vgtools.systems.visualbert.pretraining import (
     collate,
@@ -41,14 +41,14 @@ def rows(images: int = 6, each: int = 3) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> tuple[Captions, Regions]:
+def data(tmp_path: Path) -> tuple[VisualBertCaptions, Regions]:
     regions = open_tiny(tmp_path / "r.npy")
     return read_captions(
         [str(save_captions(tmp_path / "c.jsonl", rows()))], WORDS, regions
     ), regions
 
 
-def test_captions_know_their_images(data: tuple[Captions, Regions]) -> None:
+def test_captions_know_their_images(data: tuple[VisualBertCaptions, Regions]) -> None:
     captions, _ = data
     assert len(captions) == 18
     assert captions.images == [(f"image{i}",) for i in range(6)]
@@ -61,7 +61,7 @@ def test_captions_know_their_images(data: tuple[Captions, Regions]) -> None:
 
 
 def test_half_of_the_second_captions_are_of_the_image_and_all_others_are_as_likely(
-    data: tuple[Captions, Regions],
+    data: tuple[VisualBertCaptions, Regions],
 ) -> None:
     captions, _ = data
     rng, found, right = np.random.default_rng(0), Counter[int](), 0
@@ -76,7 +76,9 @@ def test_half_of_the_second_captions_are_of_the_image_and_all_others_are_as_like
     assert max(found[c] for c in range(18) if c not in (2, 8, 14)) < 260, "200 each are expected"
 
 
-def test_a_batch_holds_pairs_masks_and_regions_in_place(data: tuple[Captions, Regions]) -> None:
+def test_a_batch_holds_pairs_masks_and_regions_in_place(
+    data: tuple[VisualBertCaptions, Regions],
+) -> None:
     captions, regions = data
     recipe = recipe_for(encoder_of(), pairs=True, longest=32, seed=3)
     numbers = np.arange(18)
@@ -108,7 +110,7 @@ def test_a_batch_holds_pairs_masks_and_regions_in_place(data: tuple[Captions, Re
 
 
 def test_masks_and_pairs_change_with_epoch_and_seed_but_not_those_of_evaluation(
-    data: tuple[Captions, Regions],
+    data: tuple[VisualBertCaptions, Regions],
 ) -> None:
     captions, regions = data
 
@@ -125,7 +127,7 @@ def test_masks_and_pairs_change_with_epoch_and_seed_but_not_those_of_evaluation(
     assert ids(None, 3) == ids(None, 4)
 
 
-def test_the_rate_says_how_many_tokens_are_masked(data: tuple[Captions, Regions]) -> None:
+def test_the_rate_says_how_many_tokens_are_masked(data: tuple[VisualBertCaptions, Regions]) -> None:
     captions, regions = data
     shares = []
     for rate in (0.1, 0.9):
@@ -141,7 +143,7 @@ def test_the_rate_says_how_many_tokens_are_masked(data: tuple[Captions, Regions]
     assert shares == [pytest.approx(0.1, abs=0.03), pytest.approx(0.9, abs=0.03)]
 
 
-def test_without_grounding_and_without_pairs(data: tuple[Captions, Regions]) -> None:
+def test_without_grounding_and_without_pairs(data: tuple[VisualBertCaptions, Regions]) -> None:
     captions, _ = data
     recipe = recipe_for(encoder_of(), pairs=False, longest=32, seed=3)
     (batch,) = collate(captions, None, REGION, np.arange(4), recipe, 0)
@@ -156,7 +158,7 @@ def test_without_grounding_and_without_pairs(data: tuple[Captions, Regions]) -> 
 
 
 def test_long_texts_lose_their_ends_the_longer_first(
-    data: tuple[Captions, Regions], tmp_path: Path
+    data: tuple[VisualBertCaptions, Regions], tmp_path: Path
 ) -> None:
     path = save_captions(
         tmp_path / "long.jsonl",
@@ -177,7 +179,7 @@ def test_long_texts_lose_their_ends_the_longer_first(
     assert caught.value.code == Exit.CONFIG
 
 
-def test_a_step_does_not_depend_on_its_cut(data: tuple[Captions, Regions]) -> None:
+def test_a_step_does_not_depend_on_its_cut(data: tuple[VisualBertCaptions, Regions]) -> None:
     captions, regions = data
     recipe = recipe_for(encoder_of(), pairs=True, longest=32, seed=3)
     model = model_of().eval()
@@ -252,7 +254,9 @@ def test_a_row_is_about_one_image_or_two(tmp_path: Path, images: dict[str, objec
         read_captions([str(path)], WORDS, None, pairs=False)
 
 
-def test_evaluation_does_not_depend_on_the_batches(data: tuple[Captions, Regions]) -> None:
+def test_evaluation_does_not_depend_on_the_batches(
+    data: tuple[VisualBertCaptions, Regions],
+) -> None:
     captions, regions = data
     model, recipe = model_of().train(), recipe_for(encoder_of(), pairs=True, longest=32, seed=1)
     found = [evaluate(model, captions, regions, recipe, size) for size in (18, 5)]

@@ -14,7 +14,7 @@ from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import encoder_of, save_captions
 from vgtools.images.regions import Regions, RegionSet, open_regions, write_regions
 from vgtools.io.errors import DataError
-from vgtools.systems.visualbert.captions import Captions, read_captions
+from vgtools.systems.visualbert.captions import VisualBertCaptions, read_captions
 from vgtools.systems.visualbert.model import VisualBert, VisualBertConfig, make_visualbert
 from vgtools.systems.visualbert.region_start import (
     SHARPNESS,
@@ -74,7 +74,7 @@ def test_the_loss_equals_loops() -> None:
 
 
 @pytest.fixture
-def planted(tmp_path: Path) -> tuple[Captions, Regions]:
+def planted(tmp_path: Path) -> tuple[VisualBertCaptions, Regions]:
     """400 images of three letters, which look the same wherever they are, and a region of noise.
 
     One image has no region.
@@ -121,7 +121,7 @@ def test_words_weigh_what_they_tell(tmp_path: Path) -> None:
     assert np.count_nonzero(weights) == 3, "words of no image tell nothing"
 
 
-def test_regions_start_near_their_words(planted: tuple[Captions, Regions]) -> None:
+def test_regions_start_near_their_words(planted: tuple[VisualBertCaptions, Regions]) -> None:
     captions, regions = planted
     model = new_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -186,7 +186,7 @@ def test_what_cannot_be_told_apart_is_named(tmp_path: Path) -> None:
             list(align(new_model(), read_captions([path], WORDS, regions, False), regions, 0))
 
 
-def test_the_start_is_a_function_of_the_seed(planted: tuple[Captions, Regions]) -> None:
+def test_the_start_is_a_function_of_the_seed(planted: tuple[VisualBertCaptions, Regions]) -> None:
     found = []
     for seed, noise in ((0, 1), (0, 2), (1, 1)):
         model = new_model()

@@ -124,7 +124,7 @@ def batch_of(
     part: Split,
     region_input: tasks.RegionInput,
     units: list[int] | None = None,
-) -> tasks.Batch:
+) -> tasks.RegionTaskBatch:
     return tasks.collate(
         part.inputs,
         region_input,

@@ -23,7 +23,7 @@ from vgtools.models.runs import as_config
 from vgtools.systems.vokenization import matcher_training
 from vgtools.systems.vokenization.calibration import fit_calibration
 from vgtools.systems.vokenization.matcher import (
-    Batch,
+    MatcherBatch,
     MatcherConfig,
     TokenImageMatcher,
     at_context,
@@ -31,7 +31,7 @@ from vgtools.systems.vokenization.matcher import (
     info_nce,
     load_matcher,
 )
-from vgtools.systems.vokenization.matcher_training import Captions, HiddenStates
+from vgtools.systems.vokenization.matcher_training import HiddenStates, MatcherCaptions
 from vgtools.training.loop import TrainConfig, train
 from vgtools.training.steps import plan_for
 
@@ -74,14 +74,14 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 @pytest.fixture(scope="module")
-def captions(encoder: Encoder) -> Captions:
+def captions(encoder: Encoder) -> MatcherCaptions:
     return matcher_training.tokenize_captions(TEXTS, IMAGES, encoder.tokenizer, encoder.max_tokens)[
         0
     ]
 
 
 @pytest.fixture(scope="module")
-def states(encoder: Encoder, captions: Captions) -> HiddenStates:
+def states(encoder: Encoder, captions: MatcherCaptions) -> HiddenStates:
     return HiddenStates(PackedEncoder(encoder, LAYERS), captions.tokens, 1 << 30)
 
 
@@ -179,7 +179,7 @@ def test_tokens_count_by_their_weights() -> None:
     assert weighted.item() == pytest.approx(math.log(4) - 0.75 * math.log(3))
 
 
-def test_rare_stems_weigh_more(captions: Captions, states: HiddenStates, feats: Any) -> None:
+def test_rare_stems_weigh_more(captions: MatcherCaptions, states: HiddenStates, feats: Any) -> None:
     sentences = np.arange(len(captions.images))
     rng = np.random.default_rng(0)
     batch = matcher_training.collate(captions, states, feats, config(rarity=2.0), sentences, rng)
@@ -204,7 +204,7 @@ def test_the_word_loss_matches_words_without_their_sentence() -> None:
     holders = torch.tensor([[0.25, 0.75]])
     zero = torch.zeros(3, dtype=torch.int64)
     keys = torch.tensor([0, -1, 0])
-    batch = Batch(hidden, zero, hidden[:1], feats, zero, zero, keys, holders)
+    batch = MatcherBatch(hidden, zero, hidden[:1], feats, zero, zero, keys, holders)
     with torch.no_grad():
         model.log_word_scale.fill_(math.log(2.0))
         found = model(batch)["word"].item()
@@ -226,7 +226,7 @@ def test_the_word_loss_matches_words_without_their_sentence() -> None:
 
 
 def test_the_calibration_is_of_held_out_words_and_photos_of_training(
-    captions: Captions, encoder: Encoder, states: HiddenStates, feats: Any
+    captions: MatcherCaptions, encoder: Encoder, states: HiddenStates, feats: Any
 ) -> None:
     texts = ["a dog", "dogs and cats", "the zebra", "red trees", "it", "a blue car ."] * 3
     held_out, _ = matcher_training.tokenize_captions(
@@ -358,7 +358,7 @@ def test_no_tokens_are_no_embeddings() -> None:
 
 
 def test_captions_share_a_key_by_stem_and_stop_words_have_none(
-    captions: Captions, encoder: Encoder
+    captions: MatcherCaptions, encoder: Encoder
 ) -> None:
     keys_of = [
         sorted(set(captions.keys[a:b].tolist()))
@@ -383,7 +383,7 @@ def test_captions_without_a_token_and_too_long_ones_are_counted(encoder: Encoder
     assert np.diff(found.tokens.starts).tolist() == [2, 5]
 
 
-def test_holders_weigh_images_by_their_captions(captions: Captions) -> None:
+def test_holders_weigh_images_by_their_captions(captions: MatcherCaptions) -> None:
     dog = int(captions.keys[captions.content][0])
     images = np.array([0, 3, 5, 9])
     assert matcher_training._holders(captions.holds, images, np.array([dog])).tolist() == [
@@ -407,7 +407,7 @@ def test_holders_weigh_images_by_their_captions(captions: Captions) -> None:
 
 
 def test_hidden_states_are_the_same_kept_or_computed_anew(
-    encoder: Encoder, captions: Captions, states: HiddenStates
+    encoder: Encoder, captions: MatcherCaptions, states: HiddenStates
 ) -> None:
     anew = HiddenStates(PackedEncoder(encoder, LAYERS), captions.tokens, 0)
     assert anew.held == 0 < states.held
@@ -438,7 +438,10 @@ def test_hidden_states_are_the_same_kept_or_computed_anew(
 
 
 def test_hidden_states_survive_a_full_memory(
-    encoder: Encoder, captions: Captions, states: HiddenStates, monkeypatch: pytest.MonkeyPatch
+    encoder: Encoder,
+    captions: MatcherCaptions,
+    states: HiddenStates,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     packed = PackedEncoder(encoder, LAYERS)
     run = packed._run
@@ -463,20 +466,20 @@ def test_hidden_states_survive_a_full_memory(
 
 
 def batch(
-    captions: Captions,
+    captions: MatcherCaptions,
     states: HiddenStates,
     feats: Any,
     rows: list[int],
     seed: int = 0,
     **changes: Any,
-) -> Batch:
+) -> MatcherBatch:
     return matcher_training.collate(
         captions, states, feats, config(**changes), np.array(rows), np.random.default_rng(seed)
     )
 
 
 def test_a_batch_lists_each_image_once_and_every_token_points_at_its_own(
-    captions: Captions, states: HiddenStates, feats: Any
+    captions: MatcherCaptions, states: HiddenStates, feats: Any
 ) -> None:
     found = batch(captions, states, feats, [0, 1, 3, 7], stop_share=1.0)
     assert torch.equal(found.feats, torch.from_numpy(feats[[3, 5, 9]]))
@@ -492,7 +495,7 @@ def test_a_batch_lists_each_image_once_and_every_token_points_at_its_own(
 
 
 def test_content_words_alone_where_stop_words_are_left_out(
-    captions: Captions, states: HiddenStates, feats: Any
+    captions: MatcherCaptions, states: HiddenStates, feats: Any
 ) -> None:
     found = batch(captions, states, feats, [0, 4, 5], stop_share=0.0)
     lengths = np.diff(captions.tokens.starts)
@@ -508,7 +511,7 @@ def test_content_words_alone_where_stop_words_are_left_out(
 
 
 def test_a_negative_is_any_image_but_the_own(
-    captions: Captions, states: HiddenStates, feats: Any
+    captions: MatcherCaptions, states: HiddenStates, feats: Any
 ) -> None:
     seen: set[tuple[int, int]] = set()
     for seed in range(60):
@@ -527,7 +530,7 @@ def test_a_negative_is_any_image_but_the_own(
 
 
 def test_a_sentence_batch_is_the_first_special_token(
-    captions: Captions, states: HiddenStates, feats: Any
+    captions: MatcherCaptions, states: HiddenStates, feats: Any
 ) -> None:
     found = batch(captions, states, feats, [0, 7], level="sentence")
     assert torch.equal(found.hidden, states.take(np.array([0, 7])).first.float())
@@ -539,9 +542,9 @@ def test_a_sentence_batch_is_the_first_special_token(
 
 
 def test_batches_are_a_function_of_seed_and_epoch(
-    captions: Captions, states: HiddenStates, feats: Any
+    captions: MatcherCaptions, states: HiddenStates, feats: Any
 ) -> None:
-    def sizes(seed: int, epoch: int, first: int = 0) -> list[Batch]:
+    def sizes(seed: int, epoch: int, first: int = 0) -> list[MatcherBatch]:
         return list(
             matcher_training.make_batches(
                 captions, states, feats, config(), 3, seed, torch.device("cpu")
@@ -569,7 +572,7 @@ def test_batches_are_a_function_of_seed_and_epoch(
 
 
 def test_ranks_equal_sorting_every_score(
-    captions: Captions, states: HiddenStates, feats: Any
+    captions: MatcherCaptions, states: HiddenStates, feats: Any
 ) -> None:
     matcher = matcher_of()
     blocks = list(matcher_training.rank_captions(matcher, captions, states, feats))
@@ -599,7 +602,7 @@ def test_ranks_equal_sorting_every_score(
 
 
 def test_a_matcher_that_tells_nothing_apart_gets_no_credit(
-    captions: Captions, states: HiddenStates, feats: Any
+    captions: MatcherCaptions, states: HiddenStates, feats: Any
 ) -> None:
     same = np.ones_like(feats)
     found = matcher_training.evaluate_matcher(matcher_of(), captions, states, same, np.arange(10))
@@ -622,7 +625,7 @@ def test_recall_by_hand() -> None:
 
 
 def test_evaluation_leaves_the_mode_alone(
-    captions: Captions, states: HiddenStates, feats: Any
+    captions: MatcherCaptions, states: HiddenStates, feats: Any
 ) -> None:
     matcher = matcher_of().train()
     before = matcher_training.evaluate_matcher(matcher, captions, states, feats)

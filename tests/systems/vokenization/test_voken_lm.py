@@ -22,10 +22,10 @@ from vgtools.models.masked_lm import new_lm
 from vgtools.models.references import fingerprint
 from vgtools.systems.vokenization import voken_lm as system
 from vgtools.systems.vokenization.voken_lm import (
-    Batch,
-    Recipe,
     VisuallySupervisedLM,
+    VokenBatch,
     VokenLMConfig,
+    VokenMasking,
     collate,
     control_vokens,
     evaluate,
@@ -67,16 +67,18 @@ def corpus_of(tokens: int, size: int = 6, vokens: int | None = None, row: int = 
     return Corpus([Packed("file", pairs, ends)], size)
 
 
-def recipe_of(**changes: Any) -> Recipe:
+def recipe_of(**changes: Any) -> VokenMasking:
     encoder = as_encoder(lm_of(), make_tokenizer(), "tiny")
-    return system.Recipe.of(encoder.tokenizer, **{"vokens": 9, "block": 8} | changes)
+    return system.VokenMasking.of(encoder.tokenizer, **{"vokens": 9, "block": 8} | changes)
 
 
 def batch_of(
     ids: list[list[int]], masked: list[int], tokens: list[int], places: list[int], vokens: list[int]
-) -> Batch:
+) -> VokenBatch:
     at = [torch.tensor(x) for x in (masked, tokens, places, vokens)]
-    return Batch(torch.tensor(ids), None, *at, token_count=len(masked), voken_count=len(places))
+    return VokenBatch(
+        torch.tensor(ids), None, *at, token_count=len(masked), voken_count=len(places)
+    )
 
 
 # ------------------------------------------------------------------------------------------- losses

@@ -26,14 +26,14 @@ from vgtools.models.masked_lm import mlm_hidden, new_lm
 from vgtools.systems.xdbert.model import (
     LOSSES,
     CrossLayer,
-    CrossModal,
     Shape,
     Stream,
     XDBert,
     XDBertConfig,
+    XDBertCrossModal,
     halve,
 )
-from vgtools.systems.xdbert.pairs import Recipe, TeacherText, collate
+from vgtools.systems.xdbert.pairs import PairMasking, TeacherText, collate
 
 STUDENT = BertConfig()
 ELECTRA_LARGE = ElectraConfig(
@@ -181,7 +181,7 @@ def test_parameters_of_table_6(student: object, total: int) -> None:
 
 
 def test_the_pooler_reads_the_first_state() -> None:
-    cross = CrossModal(Shape(8, 2, 4, 2, 12), 1)
+    cross = XDBertCrossModal(Shape(8, 2, 4, 2, 12), 1)
     states = torch.randn(2, 3, 8)
     expected = torch.tanh(states[:, 0] @ cross.pooler.weight.T + cross.pooler.bias)
     torch.testing.assert_close(cross.pool(states), expected)
@@ -189,7 +189,7 @@ def test_the_pooler_reads_the_first_state() -> None:
 
 def test_the_last_view_of_the_teacher_can_be_left_out() -> None:
     torch.manual_seed(0)
-    cross = CrossModal(Shape(8, 2, 4, 2, 12), 2).eval()
+    cross = XDBertCrossModal(Shape(8, 2, 4, 2, 12), 2).eval()
     states, seen = torch.randn(2, 5, 8), torch.randn(2, 6, 4)
     mask, seen_mask = torch.ones(2, 5, dtype=torch.bool), torch.ones(2, 6, dtype=torch.bool)
     with torch.no_grad():
@@ -280,7 +280,7 @@ def test_all_three_losses_fall(kind: str) -> None:
     torch.manual_seed(0)
     model = XDBert(student.model, new_tower(hidden_size=32, projection_dim=32), XDBertConfig())
     texts = TeacherText.of(student, as_encoder(new_tower(), clip_tokenizer(), "tiny"), 16)
-    recipe = Recipe.of(student.tokenizer)
+    recipe = PairMasking.of(student.tokenizer)
     numbers, others = np.arange(8), np.array([0, 3, 2, 1, 4, 7, 6, 5])
     (batch,) = collate(corpus_of(96), numbers, others, recipe, texts, 0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

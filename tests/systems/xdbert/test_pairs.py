@@ -10,8 +10,8 @@ from tests.tiny.clip import clip_tokenizer, new_tower
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import encoder_of
 from vgtools.models.encoder import as_encoder
-from vgtools.systems.xdbert.model import Batch
-from vgtools.systems.xdbert.pairs import Recipe, TeacherText, collate, partners
+from vgtools.systems.xdbert.model import XDBertBatch
+from vgtools.systems.xdbert.pairs import PairMasking, TeacherText, collate, partners
 from vgtools.text.blocks import Corpus, Packed
 from vgtools.training.loop import halves
 
@@ -30,11 +30,13 @@ def texts_of(block: int = 16) -> TeacherText:
     return TeacherText.of(encoder_of(), teacher, block)
 
 
-def recipe_of(**changes: object) -> Recipe:
-    return Recipe.of(make_tokenizer(), **changes)
+def recipe_of(**changes: object) -> PairMasking:
+    return PairMasking.of(make_tokenizer(), **changes)
 
 
-def batch_of(corpus: Corpus, numbers: list[int], others: list[int], **changes: object) -> Batch:
+def batch_of(
+    corpus: Corpus, numbers: list[int], others: list[int], **changes: object
+) -> XDBertBatch:
     recipe = recipe_of(**changes)
     given = np.array(numbers), np.array(others)
     (batch,) = collate(corpus, *given, recipe, texts_of(), epoch=0)

@@ -27,7 +27,7 @@ from vgtools.systems.xdbert.tasks import save_tower as write_tower
 from vgtools.tasks import finetune
 from vgtools.tasks.dispatch import encode
 from vgtools.tasks.examples import Example
-from vgtools.tasks.finetune import Batch
+from vgtools.tasks.finetune import TaskBatch
 from vgtools.tasks.kinds.tag import TaggedExample
 from vgtools.tasks.table import find_task
 from vgtools.training import session
@@ -51,7 +51,7 @@ def opened(tower: Path, task: str) -> tuple[TowerTuner, Encoder]:
     return TowerTuner(encoder, find_task(task)), encoder
 
 
-def batch_of(tuner: TowerTuner, encoder: Encoder, task: str, examples: list[Any]) -> Batch:
+def batch_of(tuner: TowerTuner, encoder: Encoder, task: str, examples: list[Any]) -> TaskBatch:
     inputs = encode(
         find_task(task), examples, encoder.tokenizer, max_length=77, segments=tuner.segments
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.compare.flags import Grounding, Reported, Samples, Table
+from vgtools.commands.compare.flags import GroundingFlags, Reported, Samples, Table
 from vgtools.commands.options import Count, File, Offline, Seed, Value, refuse_if
 from vgtools.commands.signature import flags
 
@@ -99,7 +99,7 @@ def similarity(
     ],
     refs: Annotated[list[str], typer.Argument(metavar="VECTORS", help="Encoders or word vectors.")],
     *,
-    ground: Grounding,
+    ground: GroundingFlags,
     samples: Samples = 10_000,
     table: Table = False,
     seed: Seed = 0,

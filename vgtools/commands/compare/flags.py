@@ -23,7 +23,7 @@ Split = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grounding:
+class GroundingFlags:
     """Words that are visually grounded."""
 
     grounding: str | None = file(
@@ -51,7 +51,7 @@ class Grounding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroundedTasks(Grounding):
+class GroundedTasks(GroundingFlags):
     """How much of each task's text is visually grounded."""
 
     text: list[str] | None = value(

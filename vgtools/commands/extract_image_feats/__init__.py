@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vgtools.commands.extract_image_feats.extraction import Features, Regions, open_extraction
+from vgtools.commands.extract_image_feats.extraction import BoxFlags, FeatureFlags, open_extraction
 from vgtools.commands.options import (
     Errors,
     File,
@@ -31,7 +31,7 @@ from vgtools.io.settings import value
 from vgtools.io.streams import Piece
 
 if TYPE_CHECKING:
-    from vgtools.batch.plan import Source
+    from vgtools.batch.plan import PlannedInput
     from vgtools.images.extract import Extraction
     from vgtools.images.sources import Images
 
@@ -97,8 +97,8 @@ REGIONS = Topic(
 @flags
 def extract_image_feats(
     context: typer.Context,
-    features: Features,
-    boxes: Annotated[Regions, REGIONS],
+    features: FeatureFlags,
+    boxes: Annotated[BoxFlags, REGIONS],
     errors: Errors,
     runtime: Runtime,
     target: Annotated[FeatureFile, SHARDS],
@@ -201,7 +201,7 @@ def extract_image_feats(
 
 
 def _again(
-    features: Features, boxes: Regions, errors: Errors, runtime: Runtime, places: list[str]
+    features: FeatureFlags, boxes: BoxFlags, errors: Errors, runtime: Runtime, places: list[str]
 ) -> Extraction:
     """Return what makes rows of images, in a worker, whose cores are as many as its threads."""
     from vgtools.images.sources import Images
@@ -211,19 +211,19 @@ def _again(
     return open_extraction(features, boxes, errors, runtime, None, Images(places, None), None)
 
 
-def _cut(images: Images, path: str) -> Source:
+def _cut(images: Images, path: str) -> PlannedInput:
     """Return what shards are cut from: a tar is one, everything else is cut by images."""
-    from vgtools.batch.plan import Source, text_source
+    from vgtools.batch.plan import PlannedInput, text_source
 
     size = images.size(path)
     if size is None:
         return text_source(path)._replace(unit="whole", units=1)
     count, total, digest = size
-    return Source(path, total, digest, "image", count)
+    return PlannedInput(path, total, digest, "image", count)
 
 
 def _check(
-    features: Features, boxes: Regions, places: list[str], output: str, captions: str | None
+    features: FeatureFlags, boxes: BoxFlags, places: list[str], output: str, captions: str | None
 ) -> None:
     """Refuse flags that contradict one another."""
     refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from vgtools.images.extract import Extraction, FeatureOutput, Work
     from vgtools.images.featurizer import Featurizer
     from vgtools.images.region_features import OpenBoxes
-    from vgtools.images.sources import Images, Source
+    from vgtools.images.sources import Images, ImageSource
     from vgtools.models.backbone import Backbone
 
 _COMMIT_SECONDS = 1.0  # how often finished rows are made safe: what a kill can cost
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features:
+class FeatureFlags:
     """What is computed of an image."""
 
     backbone: str = value(
@@ -50,7 +50,7 @@ class Features:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regions:
+class BoxFlags:
     """Where the boxes come from, and how they are seen."""
 
     regions: list[str] | None = file(
@@ -85,13 +85,13 @@ class Regions:
 
 
 def open_extraction(
-    features: Features,
-    boxes: Regions,
+    features: FeatureFlags,
+    boxes: BoxFlags,
     errors: Errors,
     runtime: Runtime,
     limit: int | None,
     images: Images,
-    whole: Source | None,
+    whole: ImageSource | None,
 ) -> Extraction:
     """Return what makes rows of images, with the network loaded."""
     from vgtools.images import extract
@@ -133,7 +133,7 @@ def open_extraction(
     )
 
 
-def _open_boxes(boxes: Regions, device: str) -> OpenBoxes | None:
+def _open_boxes(boxes: BoxFlags, device: str) -> OpenBoxes | None:
     """Return where the boxes come from; None if whole images are encoded."""
     if not boxes.regions and not boxes.detector:
         return None
@@ -152,7 +152,7 @@ def _open_boxes(boxes: Regions, device: str) -> OpenBoxes | None:
 
 
 def _pipeline(
-    net: Backbone, features: Features, boxes: Regions, found: OpenBoxes | None, size: int
+    net: Backbone, features: FeatureFlags, boxes: BoxFlags, found: OpenBoxes | None, size: int
 ) -> tuple[Featurizer, dict[str, Any], type[FeatureOutput], Work | None]:
     """Return what turns images into rows, its preprocessing, what writes rows, and extra work."""
     from vgtools.images import extract

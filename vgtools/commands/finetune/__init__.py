@@ -11,11 +11,11 @@ from vgtools.commands.finetune.flags import (
     Files,
     FoundImages,
     Learning,
-    Pictures,
+    PictureTaskFlags,
     Scratch,
     Spread,
 )
-from vgtools.commands.finetune.learners import Work, open_tuning
+from vgtools.commands.finetune.learners import LearnerJob, open_tuning
 from vgtools.commands.finetune.topics import (
     CLIP,
     CLUSTER,
@@ -70,7 +70,7 @@ def finetune(
     ] = False,
     learning: Annotated[Learning, TRAINING],
     files: Annotated[Files, FILES],
-    pictures: Annotated[Pictures, PICTURES],
+    pictures: Annotated[PictureTaskFlags, PICTURES],
     shown: Annotated[FoundImages, RETRIEVAL],
     scratch: Annotated[Scratch, TRANSLATION],
     full: Annotated[
@@ -135,13 +135,13 @@ def finetune(
     settings = settings_of(task, asdict(learning), scratch.shape)
     settings |= {"full": True} if full else {}
     settings |= {} if files.hold_out is None else {"hold_out": files.hold_out}
-    work = Work(task, found, settings, start)
+    work = LearnerJob(task, found, settings, start)
     _run(work, pictures, shown, output, spread, restart, runtime)
 
 
 def _run(
-    work: Work,
-    pictures: Pictures,
+    work: LearnerJob,
+    pictures: PictureTaskFlags,
     shown: FoundImages,
     output: str,
     spread: Spread,

@@ -34,7 +34,7 @@ class Files(TaskFiles):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pictures:
+class PictureTaskFlags:
     """What tasks with pictures need beside their files."""
 
     regions: str | None = value(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vgtools.commands.finetune.flags import ANSWERED, FoundImages, Pictures
+from vgtools.commands.finetune.flags import ANSWERED, FoundImages, PictureTaskFlags
 from vgtools.commands.options import Runtime, note, refuse_if
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vgtools.tasks.table import Task
 
 
-class Work(NamedTuple):
+class LearnerJob(NamedTuple):
     """What is learned, from what, and how."""
 
     task: Task
@@ -30,7 +30,11 @@ class Work(NamedTuple):
 
 
 def open_tuning(
-    work: Work, pictures: Pictures, shown: FoundImages, device: torch.device, runtime: Runtime
+    work: LearnerJob,
+    pictures: PictureTaskFlags,
+    shown: FoundImages,
+    device: torch.device,
+    runtime: Runtime,
 ) -> tuple[FineTuning, Inputs]:
     """Return what learns the seeds, and the files that it reads."""
     from vgtools.io.inputs import Inputs
@@ -43,7 +47,11 @@ def open_tuning(
 
 
 def learner_of(
-    work: Work, pictures: Pictures, shown: FoundImages, device: torch.device, runtime: Runtime
+    work: LearnerJob,
+    pictures: PictureTaskFlags,
+    shown: FoundImages,
+    device: torch.device,
+    runtime: Runtime,
 ) -> tuple[Learner, dict[str, Any]]:
     """Return what learns the task with its images, and the settings that these add."""
     from vgtools.systems.grounding.model import is_grounded
@@ -70,7 +78,7 @@ def learner_of(
 
 
 def _with_regions(
-    work: Work, pictures: Pictures, file: str, device: torch.device, runtime: Runtime
+    work: LearnerJob, pictures: PictureTaskFlags, file: str, device: torch.device, runtime: Runtime
 ) -> tuple[Learner, dict[str, Any]]:
     """Return what learns a task with pictures."""
     from vgtools.systems.visualbert.tasks import VisualLearner, open_regions_of
@@ -83,7 +91,7 @@ def _with_regions(
 
 
 def _of_text(
-    work: Work, shown: FoundImages, device: torch.device, runtime: Runtime
+    work: LearnerJob, shown: FoundImages, device: torch.device, runtime: Runtime
 ) -> tuple[Learner, dict[str, Any]]:
     """Return what learns a task on an encoder of text, with fused images or without."""
     from vgtools.models.clip import is_tower

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vgtools.commands.finetune.flags import FoundImages, Pictures, Spread
-from vgtools.commands.finetune.learners import Work, open_tuning
+from vgtools.commands.finetune.flags import FoundImages, PictureTaskFlags, Spread
+from vgtools.commands.finetune.learners import LearnerJob, open_tuning
 from vgtools.commands.options import Runtime
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Make:
     """Makes what learns a seed, in the process of a worker."""
 
-    work: Work
-    pictures: Pictures
+    work: LearnerJob
+    pictures: PictureTaskFlags
     shown: FoundImages
     runtime: Runtime
     folder: Path  # of the run

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from vgtools.commands.options import AsSplit, Flag, Quiet
-from vgtools.commands.prepare.photos import Rows
+from vgtools.commands.prepare.photos import RowOutputs
 from vgtools.commands.signature import flags
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions
@@ -20,7 +20,7 @@ from vgtools.io.settings import value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Splits:
+class OfficialSplits:
     """The official split of each picture."""
 
     splits: str | None = value(None, "Folder of the official split lists.", metavar="DIR")
@@ -34,8 +34,8 @@ class Splits:
 @flags
 def flickr8k(
     tokens: Annotated[str, typer.Argument(metavar="TOKENS", help="Flickr8k.token.txt")],
-    lists: Splits,
-    output: Rows,
+    lists: OfficialSplits,
+    output: RowOutputs,
     quiet: Quiet = False,
 ) -> None:
     r"""Write the captions of Flickr8k.
@@ -63,8 +63,8 @@ def flickr30k_entities(
     folder: Annotated[
         str, typer.Argument(metavar="DIR", help="Folder with Annotations/ and Sentences/.")
     ],
-    lists: Splits,
-    output: Rows,
+    lists: OfficialSplits,
+    output: RowOutputs,
     quiet: Quiet = False,
 ) -> None:
     r"""Write captions with phrase spans and boxes.
@@ -99,7 +99,7 @@ def coco(
     annotations: Annotated[
         str, typer.Argument(metavar="FILE", help="captions_*.json or instances_*.json")
     ],
-    output: Rows,
+    output: RowOutputs,
     as_split: AsSplit = None,
     drop_crowd: Annotated[bool, Flag("--drop-crowd", help="Drop boxes around crowds.")] = False,
     quiet: Quiet = False,
@@ -128,7 +128,7 @@ def karpathy(
     dataset: Annotated[
         str, typer.Argument(metavar="FILE", help="dataset_coco.json, or that of Flickr8k or 30k.")
     ],
-    output: Rows,
+    output: RowOutputs,
     split: Annotated[
         Literal["train", "val", "test"] | None, Flag(help="Keep only this split.")
     ] = None,
@@ -162,7 +162,7 @@ def vqa(
         str,
         typer.Argument(metavar="FILE", help="v2_OpenEnded_mscoco_train2014_questions.json"),
     ],
-    output: Rows,
+    output: RowOutputs,
     quiet: Quiet = False,
 ) -> None:
     r"""Write the questions of VQA as captions of MS COCO's photos.

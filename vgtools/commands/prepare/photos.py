@@ -20,7 +20,7 @@ ImagesOut = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Photos:
+class PhotoFlags:
     """The photos that rows are about."""
 
     images: str | None = value(
@@ -58,7 +58,7 @@ class Photos:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(Errors, Target, Photos):
+class RowOutputs(Errors, Target, PhotoFlags):
     """Where rows and the list of their images go; without --images rows are written as they are."""
 
     def write(

@@ -21,7 +21,7 @@ from vgtools.commands.options import (
     note,
     refuse_if,
 )
-from vgtools.commands.prepare.photos import ImagesOut, Photos, Rows
+from vgtools.commands.prepare.photos import ImagesOut, PhotoFlags, RowOutputs
 from vgtools.commands.signature import flags
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets.rows import Folder, save
@@ -60,7 +60,7 @@ def vcr(
     rows = annotations_module.vcr(annotations, folder, tally)
     config = {"command": "vcr", "folder": Folder(folder).digest()}
     images = folder if images_out else None
-    output = Rows(images=images, images_out=images_out, **asdict(target), **asdict(errors))
+    output = RowOutputs(images=images, images_out=images_out, **asdict(target), **asdict(errors))
     output.write(rows, "rows", tally, annotations, config, quiet)
 
 
@@ -91,7 +91,7 @@ def openmoji(
     """
     from vgtools.datasets import openmoji as emoji
 
-    Photos(images=folder, images_out=images_out).check(target.output, [])
+    PhotoFlags(images=folder, images_out=images_out).check(target.output, [])
     tally = Tally()
     config = {"command": "openmoji", "release": emoji.release(), "limit": limit}
     rows = list(emoji.openmoji(tally, limit))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from vgtools.commands.options import AsSplit, Errors, File, Flag, Limit, Quiet, Target, refuse_if
-from vgtools.commands.prepare.photos import Rows
+from vgtools.commands.prepare.photos import RowOutputs
 from vgtools.commands.signature import flags
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions as captions_module
@@ -19,7 +19,7 @@ from vgtools.io.inputs import Inputs
 @flags
 def visual_genome(
     image_data: Annotated[str, typer.Argument(metavar="FILE", help="image_data.json")],
-    output: Rows,
+    output: RowOutputs,
     regions: Annotated[str | None, File("region_descriptions.json: captions.")] = None,
     keep_coco: Annotated[bool, Flag("--keep-coco", help="Keep the images of COCO too.")] = False,
     limit: Limit = None,
@@ -100,7 +100,7 @@ def visual_genome_boxes(
 @flags
 def conceptual_captions(
     table: Annotated[str, typer.Argument(metavar="TSV", help="Train_GCC-training.tsv or the like")],
-    output: Rows,
+    output: RowOutputs,
     as_split: AsSplit = None,
     quiet: Quiet = False,
 ) -> None:
@@ -132,7 +132,7 @@ def sbu(
             metavar="URLS", help="SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json"
         ),
     ],
-    output: Rows,
+    output: RowOutputs,
     captions: Annotated[
         str | None,
         typer.Argument(metavar="CAPTIONS", help="SBU_captioned_photo_dataset_captions.txt"),

@@ -18,7 +18,7 @@ from vgtools.commands.options import (
     note,
     refuse_if,
 )
-from vgtools.commands.prepare.photos import ImagesOut, Rows
+from vgtools.commands.prepare.photos import ImagesOut, RowOutputs
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
 
@@ -106,7 +106,7 @@ def imagenet(
     from vgtools.datasets.rows import Folder
 
     tally = errors.tally()
-    written = Rows(images=folder, images_out=images_out, **asdict(target), **asdict(errors))
+    written = RowOutputs(images=folder, images_out=images_out, **asdict(target), **asdict(errors))
     files = Folder(folder)
     synsets = source.read_synsets(glosses)
     rows = source.imagenet(files, synsets, tally, least=least, most=most, seed=seed)

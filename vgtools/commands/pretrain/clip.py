@@ -19,7 +19,7 @@ from vgtools.commands.options import (
     Seed,
     refuse_if,
 )
-from vgtools.commands.pretrain.flags import Run, Start, settle
+from vgtools.commands.pretrain.flags import PretrainFlags, StartFlags, settle
 from vgtools.commands.signature import flags
 from vgtools.commands.topics import Topic
 from vgtools.io.settings import count, value
@@ -32,7 +32,7 @@ TRAINING = Topic("training", "How the tower learns: rates, numbers, and when it 
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerStart(Start):
+class TowerStart(StartFlags):
     """The text tower that training starts from."""
 
     shape: str | None = value(
@@ -135,7 +135,7 @@ def clip(
     optimizer = settle(context, start, optimizer, [captions, valid or ""], target.output)
     from vgtools.systems.clip.training import ClipPretraining
 
-    run = Run(target, None, optimizer, checkpoints, seed, runtime)
+    run = PretrainFlags(target, None, optimizer, checkpoints, seed, runtime)
     run.train(
         partial(start.open, runtime.offline),
         lambda tower, session, folder: ClipPretraining(

@@ -63,7 +63,7 @@ StopEpoch = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class StartFlags:
     """The model that training starts from."""
 
     shape: str | None = value(
@@ -127,7 +127,7 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masking:
+class MaskingFlags:
     """What of a text is masked."""
 
     block: int = count(128, "Tokens per block or text, special tokens included.", 8)
@@ -138,7 +138,7 @@ class Masking:
 
 def settle(
     context: typer.Context,
-    start: Start | None,
+    start: StartFlags | None,
     optimizer: AnyOptimizer,
     inputs: Sequence[str],
     output: str,
@@ -162,7 +162,7 @@ def settle(
 
 
 @dataclass(frozen=True)
-class Run:
+class PretrainFlags:
     """A run of one of the systems: what their flags have in common.
 
     Attributes:
@@ -175,7 +175,7 @@ class Run:
     """
 
     target: RunFolder
-    masking: Masking | None
+    masking: MaskingFlags | None
     optimizer: Optimizer
     checkpoints: Checkpoints
     seed: int

@@ -20,8 +20,8 @@ from vgtools.commands.options import (
 from vgtools.commands.pretrain.flags import (
     TRAINING,
     GradientCheckpointing,
-    Masking,
-    Run,
+    MaskingFlags,
+    PretrainFlags,
     Valid,
     parse_weights,
     settle,
@@ -152,7 +152,7 @@ class ImageFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextMasking(Masking):
+class TextMasking(MaskingFlags):
     """What of a text is masked.
 
     Source: Sileo 2021, section 3.3: clipped to 64 tokens.
@@ -273,12 +273,12 @@ def grounding(
     why = f"{shown.strategy} learns {' and '.join(names)}; none of the weights can be 0"
     refuse_if(len(weights) < len(names), "--weight", why)
     from vgtools.models.encoder import load_masked_lm
-    from vgtools.systems.grounding.pretraining import Pretraining
+    from vgtools.systems.grounding.pretraining import GroundedPretraining
 
-    run = Run(target, masking, optimizer, checkpoints, seed, runtime)
+    run = PretrainFlags(target, masking, optimizer, checkpoints, seed, runtime)
     run.train(
         partial(load_masked_lm, encoder, offline=runtime.offline),
-        lambda text, session, folder: Pretraining(
+        lambda text, session, folder: GroundedPretraining(
             text,
             inputs,
             valid or [],

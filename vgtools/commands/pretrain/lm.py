@@ -22,9 +22,9 @@ from vgtools.commands.options import (
 from vgtools.commands.pretrain.flags import (
     TRAINING,
     GradientCheckpointing,
-    Masking,
-    Run,
-    Start,
+    MaskingFlags,
+    PretrainFlags,
+    StartFlags,
     StopEpoch,
     Valid,
     parse_weights,
@@ -98,7 +98,7 @@ def lm(
         ),
     ],
     target: RunFolder,
-    start: Start,
+    start: StartFlags,
     weight: Annotated[
         list[str] | None,
         Value(
@@ -114,7 +114,7 @@ def lm(
         VOKENS,
     ] = None,
     valid: Valid = None,
-    masking: Masking,
+    masking: MaskingFlags,
     optimizer: Annotated[LmOptimizer, TRAINING],
     gradient_checkpointing: GradientCheckpointing = False,
     compiled: Annotated[
@@ -159,12 +159,12 @@ def lm(
     """
     optimizer = settle(context, start, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, _losses())
-    from vgtools.systems.vokenization.pretraining import Pretraining
+    from vgtools.systems.vokenization.pretraining import VokenPretraining
 
-    run = Run(target, masking, optimizer, checkpoints, seed, runtime)
+    run = PretrainFlags(target, masking, optimizer, checkpoints, seed, runtime)
     run.train(
         partial(start.open, runtime.offline),
-        lambda encoder, session, folder: Pretraining(
+        lambda encoder, session, folder: VokenPretraining(
             encoder,
             inputs,
             valid or [],

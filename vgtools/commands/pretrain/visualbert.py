@@ -20,9 +20,9 @@ from vgtools.commands.options import (
 from vgtools.commands.pretrain.flags import (
     TRAINING,
     GradientCheckpointing,
-    Masking,
-    Run,
-    Start,
+    MaskingFlags,
+    PretrainFlags,
+    StartFlags,
     Valid,
     parse_weights,
     settle,
@@ -84,7 +84,7 @@ def visualbert(
         str, Value("X.npy", "Regions of the captions' images, of vg extract-image-feats --regions.")
     ],
     target: RunFolder,
-    start: Start,
+    start: StartFlags,
     weight: Annotated[
         list[str] | None,
         Value(
@@ -95,7 +95,7 @@ def visualbert(
     ] = None,
     seen: RegionFlags,
     valid: Valid = None,
-    masking: Masking,
+    masking: MaskingFlags,
     optimizer: Annotated[VisualBertOptimizer, TRAINING],
     gradient_checkpointing: GradientCheckpointing = False,
     checkpoints: Annotated[Checkpoints, TRAINING],
@@ -128,7 +128,7 @@ def visualbert(
     words = seen.region_start == "words"
     refuse_if(words and seen.text_only, "--region-start", "words: no region is shown")
     from vgtools.models.encoder import is_visualbert
-    from vgtools.systems.visualbert.pretraining import Pretraining
+    from vgtools.systems.visualbert.pretraining import VisualBertPretraining
 
     def open_text() -> Encoder | None:
         continued = start.encoder and is_visualbert(start.encoder, offline=runtime.offline)
@@ -136,10 +136,10 @@ def visualbert(
         refuse_if(words and continued, "--region-start", learned)
         return None if continued else start.open(runtime.offline)
 
-    run = Run(target, masking, optimizer, checkpoints, seed, runtime)
+    run = PretrainFlags(target, masking, optimizer, checkpoints, seed, runtime)
     run.train(
         open_text,
-        lambda text, session, folder: Pretraining(
+        lambda text, session, folder: VisualBertPretraining(
             text,
             inputs,
             valid or [],

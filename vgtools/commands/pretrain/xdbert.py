@@ -20,8 +20,8 @@ from vgtools.commands.options import (
 from vgtools.commands.pretrain.flags import (
     TRAINING,
     GradientCheckpointing,
-    Masking,
-    Run,
+    MaskingFlags,
+    PretrainFlags,
     StopEpoch,
     Valid,
     parse_weights,
@@ -66,7 +66,7 @@ class Models:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextBlocks(Masking):
+class TextBlocks(MaskingFlags):
     """What of a text is read and masked.
 
     Source: Hsu et al. 2022, appendix B: 512 tokens.
@@ -164,12 +164,12 @@ def xdbert(
     why = "is a multiple of --lr, which is 0"
     refuse_if(optimizer.cross_lr is not None and not optimizer.lr, "--cross-lr", why)
     from vgtools.systems.xdbert.model import XDBertConfig
-    from vgtools.systems.xdbert.pretraining import Pretraining
+    from vgtools.systems.xdbert.pretraining import XDBertPretraining
 
-    run = Run(target, masking, optimizer, checkpoints, seed, runtime)
+    run = PretrainFlags(target, masking, optimizer, checkpoints, seed, runtime)
     run.train(
         partial(models.open, runtime.offline),
-        lambda opened, session, folder: Pretraining(
+        lambda opened, session, folder: XDBertPretraining(
             *opened,
             inputs,
             valid or [],

@@ -24,7 +24,7 @@ from vgtools.io.inputs import Inputs
 from vgtools.io.settings import value
 
 if TYPE_CHECKING:
-    from vgtools.systems.attention_probes.probing import Findings, Settings
+    from vgtools.systems.attention_probes.probing import Findings, ProbeSettings
 
 Encoder = Annotated[
     str, Value("REF", "Hub name, directory, vg run or builtin:NAME.", "--encoder", "-e")
@@ -78,7 +78,7 @@ def say(runtime: Runtime) -> Callable[[str], None]:
     return lambda message: note("probe-attention", message, runtime.quiet)
 
 
-def open_model(settings: Settings, runtime: Runtime) -> Any:
+def open_model(settings: ProbeSettings, runtime: Runtime) -> Any:
     """Return the model to probe, a joint one or a text encoder."""
     from vgtools.models.attention import open_encoder
     from vgtools.models.encoder import read_config
@@ -96,7 +96,7 @@ def open_model(settings: Settings, runtime: Runtime) -> Any:
 
 def report(
     found: Findings,
-    settings: Settings,
+    settings: ProbeSettings,
     folder: Path | None,
     inputs: Inputs,
     runtime: Runtime,

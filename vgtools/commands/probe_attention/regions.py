@@ -88,7 +88,7 @@ def regions(
     from vgtools.systems.attention_probes import probing
     from vgtools.text.parses import open_parser
 
-    settings = probing.Settings(
+    settings = probing.ProbeSettings(
         path=captions,
         phrase=phrase,
         entity_word=entity_word,

@@ -91,7 +91,7 @@ def text(
     from vgtools.systems.attention_probes import probing
     from vgtools.text.parses import open_parser
 
-    settings = probing.Settings(
+    settings = probing.ProbeSettings(
         path=texts,
         distances=distances,
         quiet=runtime.quiet,

@@ -21,8 +21,8 @@ from vgtools.commands.options import (
     note,
     refuse_if,
 )
-from vgtools.commands.retrieve.retrievers import Search, open_retriever
-from vgtools.commands.retrieve.rows import Rows
+from vgtools.commands.retrieve.retrievers import ImageSearchFlags, open_retriever
+from vgtools.commands.retrieve.rows import RetrieveTask
 from vgtools.commands.retrieve.score import score
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
@@ -36,7 +36,7 @@ def retrieve(
         list[str],
         File("The image bank: index of vg build-index; of a matcher repeatable, rows in order."),
     ],
-    search: Search,
+    search: ImageSearchFlags,
     target: Annotated[TextTarget, SHARDS],
     runtime: Runtime,
     text: Annotated[
@@ -97,7 +97,7 @@ def retrieve(
         return
     gpu = device_type(runtime.device) == "cuda" and "device" in opened.config
     counts = run.write(
-        Rows(opened, search, index, limit),
+        RetrieveTask(opened, search, index, limit),
         texts,
         target,
         name="retrieve",
@@ -114,9 +114,11 @@ def retrieve(
         _summary(counts, search.not_own, runtime.quiet)
 
 
-def _rows(index: Sequence[str], search: Search, runtime: Runtime, limit: int | None) -> Rows:
+def _rows(
+    index: Sequence[str], search: ImageSearchFlags, runtime: Runtime, limit: int | None
+) -> RetrieveTask:
     """Return what finds the rows, opened in this process."""
-    return Rows(open_retriever([*map(local, index)], search, runtime), search, index, limit)
+    return RetrieveTask(open_retriever([*map(local, index)], search, runtime), search, index, limit)
 
 
 def _summary(counts: Mapping[str, int], not_own: bool, quiet: bool) -> None:

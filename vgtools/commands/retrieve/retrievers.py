@@ -12,11 +12,11 @@ from vgtools.io.errors import DataError
 from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
-    from vgtools.retrieval import Retriever
+    from vgtools.retrieval import TextRetriever
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class ImageSearchFlags:
     """How images are searched."""
 
     k: int = value(16, "Images per text.", "-k", metavar="N", min=1, max=1000)
@@ -42,17 +42,19 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedRetriever:
     """A retriever that is ready, and what manifests say about it."""
 
-    retriever: Retriever
+    retriever: TextRetriever
     ids: Sequence[str]
     config: dict[str, Any]  # what decides the rows
     dim: int = 0  # of the texts' embeddings, where they have one
     keep: Callable[[deque[Any]], None] = lambda kept: None  # leave the embeddings of windows there
 
 
-def open_retriever(indexes: Sequence[str], search: Search, runtime: Runtime) -> Opened:
+def open_retriever(
+    indexes: Sequence[str], search: ImageSearchFlags, runtime: Runtime
+) -> OpenedRetriever:
     """Return what finds images by an index, or by the parts of a bank; the manifest says how.
 
     Raises:
@@ -79,7 +81,9 @@ def open_retriever(indexes: Sequence[str], search: Search, runtime: Runtime) -> 
     return RETRIEVERS[keys](indexes, search, runtime)
 
 
-def _by_matcher(indexes: Sequence[str], search: Search, runtime: Runtime) -> Opened:
+def _by_matcher(
+    indexes: Sequence[str], search: ImageSearchFlags, runtime: Runtime
+) -> OpenedRetriever:
     """Return the search by an index that a run of vg train-matcher embedded."""
     from vgtools.retrieval import NearestImages, matcher_path, open_indexes
     from vgtools.systems import matcher_system
@@ -95,10 +99,12 @@ def _by_matcher(indexes: Sequence[str], search: Search, runtime: Runtime) -> Ope
         "device": retriever.device.type,
         **({"search": bank.approximate} if bank.approximate else {}),
     }
-    return Opened(retriever, bank.ids, config, bank.manifest["dim"], retriever.keep)
+    return OpenedRetriever(retriever, bank.ids, config, bank.manifest["dim"], retriever.keep)
 
 
-def _by_words(indexes: Sequence[str], search: Search, runtime: Runtime) -> Opened:
+def _by_words(
+    indexes: Sequence[str], search: ImageSearchFlags, runtime: Runtime
+) -> OpenedRetriever:
     """Return the search by scene, object or keyword: an index of captions, nouns or keywords."""
     from vgtools.io.artifact import manifest_beside
     from vgtools.systems.grounding.association import open_associator
@@ -117,11 +123,11 @@ def _by_words(indexes: Sequence[str], search: Search, runtime: Runtime) -> Opene
     associator = open_associator(index, **how)
     files = manifest_beside(index)["files"]
     config = {"command": "retrieve", "index_sha256": files, **how}
-    return Opened(AssociativeRetriever(associator), associator.ids, config)
+    return OpenedRetriever(AssociativeRetriever(associator), associator.ids, config)
 
 
 # By what the images of an index are found: the "keys" of its manifest.
-RETRIEVERS: dict[str, Callable[[Sequence[str], Search, Runtime], Opened]] = {
+RETRIEVERS: dict[str, Callable[[Sequence[str], ImageSearchFlags, Runtime], OpenedRetriever]] = {
     "matcher": _by_matcher,
     "captions": _by_words,
     "nouns": _by_words,

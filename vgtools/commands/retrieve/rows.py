@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from vgtools.commands.retrieve.retrievers import Opened, Search
+from vgtools.commands.retrieve.retrievers import ImageSearchFlags, OpenedRetriever
 
 if TYPE_CHECKING:
     from vgtools.io.arrays import Array
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _WINDOW = 4096  # lines per step
 
 
-class Rows:
+class RetrieveTask:
     """How texts get their images: all of them, or those of a shard.
 
     Args:
@@ -28,7 +28,11 @@ class Rows:
     """
 
     def __init__(
-        self, opened: Opened, search: Search, index: Sequence[str], limit: int | None
+        self,
+        opened: OpenedRetriever,
+        search: ImageSearchFlags,
+        index: Sequence[str],
+        limit: int | None,
     ) -> None:
         self.config = {
             **opened.config,

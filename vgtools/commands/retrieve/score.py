@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vgtools.commands.options import Target, note
-from vgtools.commands.retrieve.retrievers import Opened
+from vgtools.commands.retrieve.retrievers import OpenedRetriever
 from vgtools.io.errors import DataError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _WINDOW = 4096  # lines per step
 
 
 def score(
-    opened: Opened,
+    opened: OpenedRetriever,
     text: str,
     limit: int | None,
     index: str,

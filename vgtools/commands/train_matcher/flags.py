@@ -13,7 +13,7 @@ from vgtools.io.errors import amount
 from vgtools.io.settings import count, file, preset, value
 
 if TYPE_CHECKING:
-    from vgtools.training.splits import Splits
+    from vgtools.training.splits import CaptionSplits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,9 @@ def refuse_processes() -> None:
         raise DataError(why, code=Exit.USAGE)
 
 
-def read_captions(path: str, ids: Sequence[str], validation: Validation, quiet: bool) -> Splits:
+def read_captions(
+    path: str, ids: Sequence[str], validation: Validation, quiet: bool
+) -> CaptionSplits:
     """Return the captions to train and to validate on, of the images with these ids.
 
     Raises:

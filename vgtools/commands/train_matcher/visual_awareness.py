@@ -29,7 +29,7 @@ from vgtools.io.settings import count, value
 from vgtools.systems.visual_awareness import recipe
 
 if TYPE_CHECKING:
-    from vgtools.systems.visual_awareness.training import Pictures
+    from vgtools.systems.visual_awareness.training import RetrieverPictures
 
 _PAPER_FROM = 8  # epochs before the backbone learns; published code of Engilberge et al. 2018
 _SECONDS = 60.0  # between checkpoints inside an epoch
@@ -57,12 +57,12 @@ BACKBONE = Topic(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(recipe.Recipe, Presets):
+class RetrieverRecipe(recipe.RetrieverTraining, Presets):
     """What a retriever is and how it learns: by default the recipe that measured best."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
+class BackboneFlags:
     """How the backbone learns, too. Entries of `run.json` if it does."""
 
     backbone: str | None = value(
@@ -136,8 +136,8 @@ def visual_awareness(
         Literal["default", "paper"], Flag(help="The recipe that measured best, or the paper's.")
     ] = "default",
     validation: Validation,
-    learning: Annotated[Recipe, RECIPE],
-    pixels: Annotated[Pixels, BACKBONE],
+    learning: Annotated[RetrieverRecipe, RECIPE],
+    pixels: Annotated[BackboneFlags, BACKBONE],
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
@@ -203,32 +203,32 @@ def visual_awareness(
         parts = (TABLE.split("/")[0], BACKBONE)
         run = session.open("retriever", config, target.restart, parts=parts, inputs=inputs)
         if not run.complete:
-            source = system.Words(encoder, words if encoder is None else None)
+            source = system.WordSource(encoder, words if encoder is None else None)
             system.fit(session, source, pictures, splits)
         session.print(*run.records)
 
 
 def _open_pictures(
-    path: str, pixels: Pixels, first: int, regions: int, device: str, offline: bool
-) -> tuple[list[str], Pictures, dict[str, Any]]:
+    path: str, pixels: BackboneFlags, first: int, regions: int, device: str, offline: bool
+) -> tuple[list[str], RetrieverPictures, dict[str, Any]]:
     """Return the ids of the images, what the retriever sees of them, and both for `run.json`."""
     from vgtools.io.artifact import open_features
-    from vgtools.systems.visual_awareness.training import Maps
+    from vgtools.systems.visual_awareness.training import FeatureMaps
 
     if pixels.backbone is None:
         bank = open_features(path, positions=regions)
-        return bank.ids, Maps(bank), {"feats": bank.manifest["files"]}
+        return bank.ids, FeatureMaps(bank), {"feats": bank.manifest["files"]}
     from vgtools.images.sources import open_source
     from vgtools.models.backbone import load_backbone
-    from vgtools.systems.visual_awareness.pixels import Pixels as Photographed
-    from vgtools.systems.visual_awareness.pixels import Settings
+    from vgtools.systems.visual_awareness.pixels import BackboneSettings
+    from vgtools.systems.visual_awareness.pixels import RetrieverPixels as Photographed
 
     source = open_source(path)
     tar = source.listing is None
     refuse_if(tar, "GRID", f"{path} is a tar, read from its begin to its end only; unpack it")
     items = list(source.items)
     backbone = load_backbone(pixels.backbone, device=device, offline=offline)
-    how = Settings(first, pixels.crop, pixels.picture)
+    how = BackboneSettings(first, pixels.crop, pixels.picture)
     seen = {"images": source.listing, "backbone": backbone.fingerprint, **how._asdict()}
     pictures = Photographed(items, backbone, how, regions)
     return [item.id for item in items], pictures, seen

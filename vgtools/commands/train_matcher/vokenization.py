@@ -38,7 +38,7 @@ RECIPE = Topic(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(recipe.Recipe, Presets):
+class MatcherRecipe(recipe.MatcherTraining, Presets):
     """What a matcher is and how it learns: by default the recipe that measured best."""
 
 
@@ -73,7 +73,7 @@ def vokenization(
         Literal["token", "sentence"], Flag(help="sentence: [CLS] against the image (appendix A.4).")
     ] = "token",
     validation: Validation,
-    learning: Annotated[Recipe, RECIPE],
+    learning: Annotated[MatcherRecipe, RECIPE],
     layers: Annotated[
         int, Count("Last layers of the encoder, concatenated (paper: 4).")
     ] = recipe.MatcherConfig.layers,

@@ -8,7 +8,7 @@ SECTIONS = {
     "section 3.1": (
         "region_heads.GroundingProbe",
         "region_heads.syntactic_queries",
-        "scores.Scores",
+        "scores.HeadScores",
         "probing.probe_caption_file",
         "controls.blind_rates",
     ),

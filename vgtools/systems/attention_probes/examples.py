@@ -35,7 +35,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Example:
+class AttentionExample:
     """The regions that each word of a caption attends to, by the best head of each layer."""
 
     image: str

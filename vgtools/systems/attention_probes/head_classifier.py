@@ -35,8 +35,8 @@ from vgtools.systems.attention_probes.region_heads import (
     windows,
 )
 from vgtools.systems.attention_probes.scores import (
+    HeadScores,
     Relations,
-    Scores,
     chosen,
     percent,
     select_relations,
@@ -194,7 +194,7 @@ class ClassifierProbe(Probe):
         self._offsets: dict[str, Counter[int]] = {}
         self.losses = list[float]()  # mean loss of each epoch, in nats per word
         self.trained = 0  # sentences that were learned from
-        self.scores["report"] = Scores(1, self.samples, self.seed)
+        self.scores["report"] = HeadScores(1, self.samples, self.seed)
         self.model = HeadClassifier(self._heads, self.vectors[1] if self.vectors else 0)
 
     def run(self) -> None:

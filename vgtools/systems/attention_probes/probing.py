@@ -16,7 +16,7 @@ from vgtools.systems.attention_probes import head_classifier, region_heads
 from vgtools.systems.attention_probes.head_classifier import ClassifierProbe
 from vgtools.systems.attention_probes.region_heads import Caption, GroundingProbe
 from vgtools.systems.attention_probes.scores import Relations
-from vgtools.systems.attention_probes.text import TextProbe, Texts
+from vgtools.systems.attention_probes.text import ProbeTexts, TextProbe
 from vgtools.text.parses import Parser
 
 _CONFIG = (
@@ -103,7 +103,7 @@ class Findings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ProbeSettings:
     """The settings of a probe; their names are the flags of `vg probe-attention`."""
 
     path: str  # file of captions or texts
@@ -152,7 +152,7 @@ class Settings:
 
 
 def probe_caption_file(
-    settings: Settings,
+    settings: ProbeSettings,
     regions: str,
     parser: Parser | None,
     tally: Tally,
@@ -178,7 +178,7 @@ def probe_caption_file(
 
 
 def probe_text_file(
-    settings: Settings,
+    settings: ProbeSettings,
     parser: Parser | None,
     open_parser: Callable[[], Parser],
     open_model: Callable[[], Any],
@@ -193,7 +193,9 @@ def probe_text_file(
     """
     kind = settings.classifier
     drawn = kind is not None and settings.sides is None
-    texts = Texts(settings.path, settings.sides, settings.limit, settings.seed if drawn else None)
+    texts = ProbeTexts(
+        settings.path, settings.sides, settings.limit, settings.seed if drawn else None
+    )
     counts = Counter[str]() if is_stream(settings.path) else texts.check()
     vectors = head_classifier.open_vectors(settings.vectors) if settings.vectors else None
     if drawn:

@@ -42,16 +42,16 @@ from vgtools.systems.attention_probes.controls import (
     asked_with_another_entity,
     blind_rates,
 )
-from vgtools.systems.attention_probes.examples import Example, make_groups
+from vgtools.systems.attention_probes.examples import AttentionExample, make_groups
 from vgtools.systems.attention_probes.scores import (
     BLIND,
     ENTITY,
     OTHER_CAPTION,
     OTHER_ENTITY,
     Cell,
+    HeadScores,
     Key,
     Relations,
-    Scores,
     head_name,
     records,
 )
@@ -201,7 +201,7 @@ def check_backbone(ref: str, regions: Regions) -> None:
         check_same("backbone", backbone, trained, regions.path)
 
 
-class Queries(NamedTuple):
+class HeadQueries(NamedTuple):
     """Q questions to every head: does this word attend most to a region of that phrase?"""
 
     row: Array  # (Q,) caption of the window
@@ -255,7 +255,7 @@ def syntactic_queries(
     parses: Sequence[Parse],
     keys: dict[Key, int],
     words: str = "head",
-) -> Queries:
+) -> HeadQueries:
     """Return a query per pair of related words (w1, w2), where w1 is an entity with boxes.
 
     w2 asks for w1's regions. Both directions are taken: w1 as the dependent of w2, and as its head.
@@ -298,7 +298,7 @@ def syntactic_queries(
     ]
     first, last = covering(tokens, word_spans[source], word_row[source])
     key = np.array(numbers, np.int64)[pair.reshape(-1)]
-    return Queries(word_row[source], first, last, target, key)
+    return HeadQueries(word_row[source], first, last, target, key)
 
 
 def _entity_words(
@@ -336,7 +336,7 @@ def _hits(captions: Sequence[Caption], sets: Sequence[RegionSet]) -> Array:
     return hits
 
 
-class Batch(NamedTuple):
+class ProbeBatch(NamedTuple):
     """Captions with their regions, padded to the longest, as `JointEncoder.attentions` takes
     them.
     """
@@ -353,7 +353,7 @@ def make_batch(
     sets: Sequence[RegionSet],
     ends: tuple[list[int], list[int]],
     width: int,
-) -> Batch:
+) -> ProbeBatch:
     """Return some rows of tokenised captions with the regions of their photos.
 
     Args:
@@ -369,12 +369,12 @@ def make_batch(
         padded(features, 0, np.float32, width),
         padded([np.ones(len(each), bool) for each in features], False, bool),
     )
-    return Batch(*map(torch.from_numpy, arrays))
+    return ProbeBatch(*map(torch.from_numpy, arrays))
 
 
 def answers(
     layers: Iterable[Tensor],
-    batch: Batch,
+    batch: ProbeBatch,
     row: Tensor,
     first: Tensor,
     last: Tensor,
@@ -460,7 +460,7 @@ class Probe:
     seed: int = 0  # decides the resampling
     batch_size: int = 32  # captions or texts per step; halved where memory runs out
     progress: Progress | None = None  # counts captions or texts
-    scores: dict[str, Scores] = field(default_factory=dict)  # by side
+    scores: dict[str, HeadScores] = field(default_factory=dict)  # by side
     skipped: Counter[str] = field(default_factory=Counter)  # left out, by reason
 
     def __post_init__(self) -> None:
@@ -493,12 +493,12 @@ class GroundingProbe(Probe):
         for window in windows(captions, _WINDOW, self.progress):
             self._window(window)
 
-    def _sides(self, choose: bool) -> tuple[Scores, Scores]:
+    def _sides(self, choose: bool) -> tuple[HeadScores, HeadScores]:
         """Return the scores to report and those to choose heads by."""
         scores = self.scores["report"]
         if not choose:
             return scores, scores
-        return scores, self.scores.get("select", Scores(self._heads, self.samples, self.seed))
+        return scores, self.scores.get("select", HeadScores(self._heads, self.samples, self.seed))
 
     def records(self, relations: Relations = 10, choose: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the results of the side `report`, as `scores.records` returns them.
@@ -510,7 +510,9 @@ class GroundingProbe(Probe):
         shape = (self.encoder.layers, self.encoder.heads)
         return records(scores, chooser, *shape, relations=relations)
 
-    def examples(self, captions: Iterable[Caption], choose: bool = False) -> Iterator[Example]:
+    def examples(
+        self, captions: Iterable[Caption], choose: bool = False
+    ) -> Iterator[AttentionExample]:
         """Yield captions with the regions that each word attends to, by the best head of each
         layer.
 
@@ -534,7 +536,9 @@ class GroundingProbe(Probe):
             image = caption.image
             text = caption.text
             groups = make_groups(text, caption.spans, caption.boxes, regions, weights[chosen])
-            yield Example(image, text, words, regions, groups, names, chosen, weights, None)
+            yield AttentionExample(
+                image, text, words, regions, groups, names, chosen, weights, None
+            )
 
     def _window(self, captions: list[Caption]) -> None:
         tokens = tokenize(self.encoder.tokenizer, [c.text for c in captions])
@@ -553,13 +557,13 @@ class GroundingProbe(Probe):
         for name in np.unique(side).tolist():
             some = np.flatnonzero(side == name)
             rows, phrase = queries.row[some], queries.phrase[some]
-            scores = self.scores.setdefault(name, Scores(self._heads, self.samples, self.seed))
+            scores = self.scores.setdefault(name, HeadScores(self._heads, self.samples, self.seed))
             scores.captions += len(np.unique(rows))
             found = (right[some], mass[some], base[phrase], np.asarray(hits[phrase].any(1)))
             self._count(scores, captions, rows, list(self._keys), queries.key[some], *found)
         # Controls are needed only where results are reported: on `select` heads are only chosen.
         asked = np.flatnonzero((queries.key == 0) & (side != "select"))
-        entities = Queries(*(column[asked] for column in queries))
+        entities = HeadQueries(*(column[asked] for column in queries))
         for key, kept, columns in chain(
             self._same_caption(captions, sets, entities, hits, counts, top[asked]),
             self._other_caption(captions, sets, entities, hits),
@@ -574,7 +578,7 @@ class GroundingProbe(Probe):
 
     @staticmethod
     def _count(
-        scores: Scores,
+        scores: HeadScores,
         captions: list[Caption],
         rows: Array,
         keys: list[Key],
@@ -593,7 +597,7 @@ class GroundingProbe(Probe):
         self,
         captions: list[Caption],
         sets: list[RegionSet],
-        queries: Queries,
+        queries: HeadQueries,
         hits: Array,
         counts: Array,
         top: Array,
@@ -623,7 +627,7 @@ class GroundingProbe(Probe):
         yield OTHER_ENTITY, np.flatnonzero(asked), rates[asked]
 
     def _other_caption(
-        self, captions: list[Caption], sets: list[RegionSet], queries: Queries, hits: Array
+        self, captions: list[Caption], sets: list[RegionSet], queries: HeadQueries, hits: Array
     ) -> Iterator[tuple[Key, Array, Array]]:
         """Yield the rates of the heads when a caption of another photo asks, as `_same_caption`.
 
@@ -645,7 +649,7 @@ class GroundingProbe(Probe):
         first, last = covering(tokens, spans, owner)
         whole = np.flatnonzero(last >= first)
         nothing = np.zeros(len(whole), np.int64)
-        asking = Queries(owner[whole], first[whole], last[whole], nothing, nothing)
+        asking = HeadQueries(owner[whole], first[whole], last[whole], nothing, nothing)
         images = [captions[row].image for row in rows]
         top, _ = self._ask(tokens, images, [sets[row] for row in rows], asking)
         place = {row: n for n, row in enumerate(rows)}  # row -> place of its partner
@@ -656,16 +660,18 @@ class GroundingProbe(Probe):
             rates[n] = hits[queries.phrase[query]][answered].mean(0)
         yield OTHER_CAPTION, kept, rates
 
-    def _queries(self, captions: list[Caption], tokens: Tokens) -> Queries:
+    def _queries(self, captions: list[Caption], tokens: Tokens) -> HeadQueries:
         """Return the queries of a window that can be answered; count the others."""
         # Each phrase with boxes asks for its own regions.
         spans, rows = _phrases(captions)
         number = np.arange(len(rows))
-        queries = Queries(rows, *covering(tokens, spans, rows), number, np.zeros_like(number))
+        queries = HeadQueries(rows, *covering(tokens, spans, rows), number, np.zeros_like(number))
         if self.parser:
             parses = list(self.parser([c.text for c in captions]))
             more = syntactic_queries(tokens, captions, parses, self._keys, self.words)
-            queries = Queries(*(np.concatenate(pair) for pair in zip(queries, more, strict=True)))
+            queries = HeadQueries(
+                *(np.concatenate(pair) for pair in zip(queries, more, strict=True))
+            )
         fits = np.diff(tokens.starts) <= self.encoder.max_tokens
         whole = queries.last >= queries.first
         self.skipped["caption longer than the encoder"] += int((~fits).sum())
@@ -674,14 +680,14 @@ class GroundingProbe(Probe):
         )
         self.skipped["source without a token"] += int((~whole & fits[queries.row]).sum())
         keep = np.flatnonzero(whole & fits[queries.row])
-        return Queries(*(column[keep] for column in queries))
+        return HeadQueries(*(column[keep] for column in queries))
 
     def _ask(
         self,
         tokens: Tokens,
         images: Sequence[str],
         sets: Sequence[RegionSet],
-        queries: Queries,
+        queries: HeadQueries,
     ) -> tuple[Array, Array]:
         """Return the region every head answers with, and its attention to regions.
 

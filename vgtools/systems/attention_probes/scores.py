@@ -126,7 +126,7 @@ class Cell:
 _SETTINGS = ("samples", "seed")
 
 
-class Scores:
+class HeadScores:
     """Cells by kind of query, filled window by window; their size is independent of the photos.
 
     A photo falls into one of G groups, by its id alone, and groups are resampled: all captions of a
@@ -366,7 +366,12 @@ def chosen(
 
 
 def _best(
-    scores: Scores, chooser: Scores, cell: Cell, choose: Cell | None, level: float, heads: int
+    scores: HeadScores,
+    chooser: HeadScores,
+    cell: Cell,
+    choose: Cell | None,
+    level: float,
+    heads: int,
 ) -> dict[str, Any]:
     """Return the facts of the best active head, chosen on one side and measured on the other."""
     number = None if choose is None else choose.best()
@@ -377,8 +382,8 @@ def _best(
 
 
 def records(
-    scores: Scores,
-    chooser: Scores,
+    scores: HeadScores,
+    chooser: HeadScores,
     layers: int,
     heads: int,
     *,
@@ -432,7 +437,9 @@ def records(
         }
 
 
-def _control_records(scores: Scores, chooser: Scores, level: float) -> Iterator[dict[str, Any]]:
+def _control_records(
+    scores: HeadScores, chooser: HeadScores, level: float
+) -> Iterator[dict[str, Any]]:
     """Yield the rates of the best active head and of each control, on the entities that have it.
 
     "difference" is between the head asked with the right word and the control, paired over photos.
@@ -475,7 +482,7 @@ def _word_specific(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {f"word_specific{end}": found.get(key) for end, key in ends.items()}
 
 
-def _annotated(scores: Scores) -> float | None:
+def _annotated(scores: HeadScores) -> float | None:
     """Return for how many entities a gold box itself is among the regions, in percent."""
     cell = scores.cells.get(BLIND)
     return None if cell is None else percent(cell.right[-1] / cell.total)
@@ -534,7 +541,7 @@ def _layer_records(
         }
 
 
-def _cell(scores: Scores, name: str, entity: str) -> Cell | None:
+def _cell(scores: HeadScores, name: str, entity: str) -> Cell | None:
     """Return the cell of a relation, or None; both directions are summed if `entity` is
     "either".
     """
@@ -555,7 +562,7 @@ def select_relations(totals: Mapping[str, int], relations: Relations) -> list[st
     return [name for name in names if name in relations or stanford(name) in relations]
 
 
-def _relations(scores: Scores, relations: Relations) -> Iterator[tuple[str, str, Cell]]:
+def _relations(scores: HeadScores, relations: Relations) -> Iterator[tuple[str, str, Cell]]:
     """Yield (relation, direction, cell): both directions together as in Table 2, then each."""
     totals: dict[str, int] = {}
     for (name, side), cell in scores.cells.items():

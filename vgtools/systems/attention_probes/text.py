@@ -38,9 +38,9 @@ from vgtools.systems.attention_probes.region_heads import (
 )
 from vgtools.systems.attention_probes.scores import (
     Cell,
+    HeadScores,
     Key,
     Relations,
-    Scores,
     chosen,
     head_name,
     percent,
@@ -62,7 +62,7 @@ ALL = "all"  # all relations together
 OFFSETS = [sign * step for step in range(1, 21) for sign in (-1, 1)]
 
 
-class Text(NamedTuple):
+class ProbeText(NamedTuple):
     """A text and its use: `report`, `select` (heads are chosen on it) or `train`."""
 
     text: str
@@ -70,7 +70,7 @@ class Text(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Texts:
+class ProbeTexts:
     """The texts of a stream, by their use; read again at each iteration."""
 
     path: str  # a text, or `.jsonl` rows with `text`
@@ -80,7 +80,7 @@ class Texts:
     # which keeps equal texts together. None takes all as `report`.
     seed: int | None = None
 
-    def __iter__(self) -> Iterator[Text]:
+    def __iter__(self) -> Iterator[ProbeText]:
         """Yield texts.
 
         Raises:
@@ -89,14 +89,14 @@ class Texts:
         """
         return islice(self._texts(), self.limit)
 
-    def _texts(self) -> Iterator[Text]:
+    def _texts(self) -> Iterator[ProbeText]:
         if self.sides is None:
             for text in read_texts(self.path):
-                yield Text(text, self._side(text))
+                yield ProbeText(text, self._side(text))
             return
         for _, row in read_jsonl(self.path, {"text": str, "split": str}):
             if row["split"] in self.sides:
-                yield Text(row["text"], self.sides[row["split"]])
+                yield ProbeText(row["text"], self.sides[row["split"]])
 
     def _side(self, text: str) -> str:
         if self.seed is None:
@@ -106,7 +106,7 @@ class Texts:
         digest = hashlib.blake2b(data, digest_size=8, salt=salt).digest()
         return "report" if int.from_bytes(digest, "little") % 5 == 0 else "train"
 
-    def of(self, *sides: str) -> Iterator[Text]:
+    def of(self, *sides: str) -> Iterator[ProbeText]:
         """Yield the texts of some sides."""
         return (text for text in self if text.side in sides)
 
@@ -322,12 +322,12 @@ class TextProbe(Probe):
         self._divergence = np.zeros((self._heads, self._heads))
         self._compared = 0  # texts in `_divergence`
 
-    def run(self, texts: Iterator[Text]) -> None:
+    def run(self, texts: Iterator[ProbeText]) -> None:
         """Count all texts; `records` returns the result."""
         for window in windows(texts, _WINDOW, self.progress):
             self._window(window)
 
-    def _window(self, rows: list[Text]) -> None:
+    def _window(self, rows: list[ProbeText]) -> None:
         texts = [row.text for row in rows]
         parses = list(self.parser(texts)) if self.parser else [Parse([], [], [])] * len(texts)
         tokens = tokenize(self.encoder.tokenizer, texts)
@@ -426,7 +426,7 @@ class TextProbe(Probe):
             offsets: (links,) from each word to its head.
         """
         columns = right[0, 0].size + len(OFFSETS)
-        scores = self.scores.setdefault(side, Scores(columns, self.samples, self.seed))
+        scores = self.scores.setdefault(side, HeadScores(columns, self.samples, self.seed))
         names, name = np.unique(relations, return_inverse=True)
         unique = list(dict.fromkeys(texts))
         sentence = np.array([unique.index(t) for t in texts])[text]

@@ -55,7 +55,7 @@ _AT_ONCE = 512  # captions or photos that are embedded at a time, without gradie
 
 
 @dataclass(frozen=True)
-class Captions:
+class ClipCaptions:
     """Captions as token ids, START and END included, and the photo of each."""
 
     ids: Array  # (T,) int32, ids of all captions
@@ -83,7 +83,9 @@ class Captions:
         return ids, lengths
 
 
-def read_captions(path: str, features: Features, encoder: Encoder, train: bool = False) -> Captions:
+def read_captions(
+    path: str, features: Features, encoder: Encoder, train: bool = False
+) -> ClipCaptions:
     """Read rows {"image", "text"}, to learn from (`train`) or to evaluate on.
 
     Raises:
@@ -118,7 +120,7 @@ def read_captions(path: str, features: Features, encoder: Encoder, train: bool =
         ids[begin : begin + size + marks] = [*encoder.prefix, *row_ids, *encoder.suffix]
     cut = int((sizes > encoder.max_tokens).sum())
     empty = len(texts) - len(some)
-    return Captions(ids, starts, np.array(images)[some], digest.hexdigest(), empty, cut)
+    return ClipCaptions(ids, starts, np.array(images)[some], digest.hexdigest(), empty, cut)
 
 
 # ------------------------------------------------------------------------------------------- model
@@ -133,7 +135,7 @@ class PhotoConfig:
     dropout: float = _DROPOUT  # also the dropout of the captions' states
 
 
-class Batch(NamedTuple):
+class ClipBatch(NamedTuple):
     """Captions of a step and their photos, each photo once."""
 
     ids: Tensor  # (B, t) int64
@@ -182,7 +184,7 @@ class Contrastive(nn.Module):
         with autocast(feats.device, self.dtype):
             return F.normalize(self.photo(feats.sign() * feats.abs().sqrt()).float(), dim=1)
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: ClipBatch) -> dict[str, Tensor]:
         """Return the loss under its name."""
         texts = self.embed_texts(batch.ids, batch.lengths)
         photos = self.embed_photos(batch.feats)
@@ -222,7 +224,7 @@ def info_nce(texts: Tensor, photos: Tensor, own: Tensor, scale: Tensor | float) 
 
 @torch.no_grad()
 def evaluate(
-    model: Contrastive, captions: Captions, features: Array, device: torch.device | str = "cpu"
+    model: Contrastive, captions: ClipCaptions, features: Array, device: torch.device | str = "cpu"
 ) -> dict[str, Any]:
     """Measure how well captions find their photos, and photos their captions, among all held out.
 
@@ -312,7 +314,7 @@ class ClipPretraining:
         width = self._features.array.shape[1]
         self._model = Contrastive(tower.model, PhotoConfig(width), pick_dtype(dtype))
 
-    def _read(self, path: str, say: Callable[[str], None], train: bool) -> Captions:
+    def _read(self, path: str, say: Callable[[str], None], train: bool) -> ClipCaptions:
         captions = read_captions(path, self._features, self._tower, train)
         if captions.empty or captions.cut:
             left_out = f"{amount(captions.empty, 'caption')} without a token left out"
@@ -338,7 +340,7 @@ class ClipPretraining:
         captions = self._captions
         plan = plan_for(len(captions), config)
 
-        def build(numbers: Array) -> Batch:
+        def build(numbers: Array) -> ClipBatch:
             return collate(captions, self._features.array, numbers, device)
 
         def judge(batch_size: int) -> dict[str, Any]:
@@ -372,10 +374,10 @@ class ClipPretraining:
 
 
 def collate(
-    captions: Captions, features: Array, numbers: Array, device: torch.device | str = "cpu"
-) -> Batch:
+    captions: ClipCaptions, features: Array, numbers: Array, device: torch.device | str = "cpu"
+) -> ClipBatch:
     """Build the batch of some captions."""
     ids, lengths = captions.padded(numbers)
     photos, own = np.unique(captions.images[numbers], return_inverse=True)
     found = [torch.from_numpy(x).to(device) for x in (ids, lengths, own.reshape(-1))]
-    return Batch(found[0], found[1], _rows(features, photos, device), found[2])
+    return ClipBatch(found[0], found[1], _rows(features, photos, device), found[2])

@@ -3,15 +3,19 @@
 # Where each section of the paper is implemented: `module.definition` of this package.
 SECTIONS = {
     "section 2.1": ("model.CrossModal", "model.GroundedEncoder"),
-    "section 2.2": ("model.jmlm", "model.jmrm", "inputs.Examples"),
-    "section 2.3": ("model.CrossModal", "pretraining.Pretraining"),
-    "section 2.4": ("association.open_associator", "inputs.Bank", "retrieve.AssociativeRetriever"),
+    "section 2.2": ("model.jmlm", "model.jmrm", "inputs.GroundedExamples"),
+    "section 2.3": ("model.CrossModal", "pretraining.GroundedPretraining"),
+    "section 2.4": (
+        "association.open_associator",
+        "inputs.WordBank",
+        "retrieve.AssociativeRetriever",
+    ),
     "section 2.4.1": ("association.Scene", "keys.caption_keys"),
     "section 2.4.2": ("association.Objects", "association.cluster_nouns", "keys.noun_keys"),
     "section 3.3": ("texts.read_texts",),
     "section 3.4": ("pictures.WholePictures", "pictures.RegionPictures"),
     "section 4.1": ("scoring.score",),
-    "section 4.2": ("tasks.GroundedTuner", "tasks.TextImages"),
+    "section 4.2": ("tasks.GroundedTuner", "tasks.GroundedTextImages"),
     "table 1": ("reported.perplexities",),
     "table 2": ("reported.perplexities",),
     "table 3": ("association.Keywords", "keys.keywords", "reported.scores"),

@@ -24,12 +24,12 @@ from vgtools.io.artifact import read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.names import is_jsonl
 from vgtools.io.streams import read_jsonl
-from vgtools.retrieval import Found, Index, first_of, leave_out, nothing_found, open_index
+from vgtools.retrieval import Index, SearchResult, first_of, leave_out, nothing_found, open_index
 from vgtools.systems.grounding.keys import CAPTIONS, KEYWORDS, NOUNS, stop_words_of
 from vgtools.text.parses import Tagger, open_tagger
 from vgtools.text.tokens import row_starts
 from vgtools.text.word_vectors import (
-    Words,
+    ContentWords,
     WordVectors,
     find_words,
     mean_vectors,
@@ -54,10 +54,10 @@ class Associator(Protocol):
     def ids(self) -> Sequence[str]:
         """The images of the bank: row i is the image ids[i]."""
 
-    def words(self, texts: Sequence[str]) -> Words:
+    def words(self, texts: Sequence[str]) -> ContentWords:
         """Return the words of texts that can find images."""
 
-    def search(self, words: Words, k: int, *, own: Array | None = None) -> Found:
+    def search(self, words: ContentWords, k: int, *, own: Array | None = None) -> SearchResult:
         """Return k images per text, best first.
 
         Args:
@@ -146,11 +146,11 @@ class Scene:
         """The images of the bank."""
         return self.index.ids
 
-    def words(self, texts: Sequence[str]) -> Words:
+    def words(self, texts: Sequence[str]) -> ContentWords:
         """Return the content words of texts that have a vector."""
         return find_words(texts, self.vectors.row, self.stop_words)
 
-    def search(self, words: Words, k: int, *, own: Array | None = None) -> Found:
+    def search(self, words: ContentWords, k: int, *, own: Array | None = None) -> SearchResult:
         """Return the k images per text whose keys are nearest; see `Associator`."""
         means, _ = mean_vectors(self.vectors.array, words.rows, words.starts)
         queries, some = unit_vectors(means)
@@ -319,7 +319,7 @@ class Objects:
         """The images of the bank."""
         return self.index.ids
 
-    def words(self, texts: Sequence[str]) -> Words:
+    def words(self, texts: Sequence[str]) -> ContentWords:
         """Return the content words of texts that have a vector, and which are common nouns.
 
         A word is a common noun if the tagger's word in which it starts is tagged NN or NNS.
@@ -335,7 +335,7 @@ class Objects:
             words.noun[part] = np.array(common)[np.maximum(place, 0)] & (place >= 0)
         return words
 
-    def nouns(self, words: Words) -> tuple[Array, Array]:
+    def nouns(self, words: ContentWords) -> tuple[Array, Array]:
         """Return the rows of each text's different nouns, and where each text's start."""
         places = np.flatnonzero(words.noun)
         text = np.repeat(np.arange(len(words.starts) - 1), np.diff(words.starts))[places]
@@ -345,7 +345,7 @@ class Objects:
         starts = np.searchsorted(text[first], np.arange(len(words.starts)))
         return words.rows[places[first]], starts
 
-    def representatives(self, words: Words, most: int) -> Array:
+    def representatives(self, words: ContentWords, most: int) -> Array:
         """Return the nouns that represent each text, heaviest cluster first.
 
         Args:
@@ -375,7 +375,7 @@ class Objects:
             chosen[texts, :count] = np.where(found.weights > 0, nouns, -1)
         return chosen
 
-    def search(self, words: Words, k: int, *, own: Array | None = None) -> Found:
+    def search(self, words: ContentWords, k: int, *, own: Array | None = None) -> SearchResult:
         """Return k images per text, the best of its clusters in turn; see `Associator`."""
         nouns = self.representatives(words, k)
         # One image more is asked for, because the text's own may be among the best k.
@@ -395,7 +395,7 @@ class Objects:
         kept = _once(turns[0])
         if own is not None:
             kept &= turns[0] != own[:, None]
-        return first_of(Found(*turns), kept, k)
+        return first_of(SearchResult(*turns), kept, k)
 
 
 def _once(rows: Array) -> Array:
@@ -429,11 +429,11 @@ class Keywords:
     stop_words: frozenset[str]
     keys: str = KEYWORDS
 
-    def words(self, texts: Sequence[str]) -> Words:
+    def words(self, texts: Sequence[str]) -> ContentWords:
         """Return the content words of texts that are keywords; `rows` are their numbers."""
         return find_words(texts, lambda word: self.rows_of.get(word, -1), self.stop_words)
 
-    def search(self, words: Words, k: int, *, own: Array | None = None) -> Found:
+    def search(self, words: ContentWords, k: int, *, own: Array | None = None) -> SearchResult:
         """Return the k images per text with the most of its words; see `Associator`."""
         found = nothing_found(len(words.starts) - 1, k)
         for text in range(len(found.rows)):

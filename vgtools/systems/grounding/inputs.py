@@ -22,11 +22,11 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.systems.grounding.association import Associator, open_associator
-from vgtools.systems.grounding.model import ASSOCIATIVE, Batch
-from vgtools.systems.grounding.pictures import Pictures, open_pictures
-from vgtools.systems.grounding.texts import Texts
+from vgtools.systems.grounding.model import ASSOCIATIVE, GroundedBatch
+from vgtools.systems.grounding.pictures import PictureFeatures, open_pictures
+from vgtools.systems.grounding.texts import GroundingTexts
 from vgtools.text.masking import Masking, mask_tokens
-from vgtools.text.word_vectors import Words
+from vgtools.text.word_vectors import ContentWords
 
 # The purpose of a random generator, as the first of its seeds; 0 is the order of the texts.
 _MASK = 1
@@ -39,7 +39,7 @@ _AT_ONCE = 4096  # texts that are searched for at a time
 
 
 @dataclass(frozen=True)
-class Bank:
+class WordBank:
     """Images that are found for texts by their words.
 
     Attributes:
@@ -56,7 +56,7 @@ class Bank:
     whole: bool
     mark: dict[str, Any]
 
-    def words(self, texts: Texts, numbers: Array, chosen: Sequence[Array]) -> Words:
+    def words(self, texts: GroundingTexts, numbers: Array, chosen: Sequence[Array]) -> ContentWords:
         """Return the words of the masked texts, by which images are looked for.
 
         Words are found, and their nouns tagged, in the spelling of the visible tokens. All tokens
@@ -74,7 +74,7 @@ class Bank:
         pairs = zip(numbers.tolist(), hidden, strict=True)
         return self.associator.words([texts.shown(number, part) for number, part in pairs])
 
-    def find(self, words: Words, own: Array) -> Array:
+    def find(self, words: ContentWords, own: Array) -> Array:
         """Return the rows of the features found for texts, (B, K), best first, -1 for none.
 
         Args:
@@ -85,7 +85,7 @@ class Bank:
         return np.where(found.rows >= 0, self.rows[found.rows], -1)
 
 
-def check_words(bank: Bank, trained: Mapping[str, Any], index: str) -> None:
+def check_words(bank: WordBank, trained: Mapping[str, Any], index: str) -> None:
     """Refuse an index whose word vectors or stop words differ from the run's.
 
     Args:
@@ -129,7 +129,7 @@ class Sources:
     whole: bool = False
     tagger: str = "builtin:spacy-sm"
 
-    def open(self) -> tuple[Pictures | None, Bank | None]:
+    def open(self) -> tuple[PictureFeatures | None, WordBank | None]:
         """Open features and index.
 
         Raises:
@@ -143,7 +143,7 @@ class Sources:
         assert pictures is not None
         return pictures, self._bank(self.index, pictures)
 
-    def _bank(self, index: str, pictures: Pictures) -> Bank:
+    def _bank(self, index: str, pictures: PictureFeatures) -> WordBank:
         associator = open_associator(index, clusters=self.clusters, tagger=self.tagger)
         expected = ASSOCIATIVE[self.strategy]
         if associator.keys != expected:
@@ -164,14 +164,14 @@ class Sources:
         }
         if self.strategy == "object":
             mark |= {"clusters": self.clusters, "tagger": self.tagger}
-        return Bank(associator, rows, self.images, self.whole, mark)
+        return WordBank(associator, rows, self.images, self.whole, mark)
 
 
 # ------------------------------------------------------------------------------------------ batches
 
 
 @dataclass(frozen=True)
-class Recipe(Masking):
+class GroundedMasking(Masking):
     """How texts become inputs and labels; the special ids of `suffix` follow each text.
 
     Attributes:
@@ -196,7 +196,7 @@ class Recipe(Masking):
         return {"t2i": 1.0, "both": 0.5}.get(self.strategy, 0.0)
 
 
-class Example(NamedTuple):
+class GroundedExample(NamedTuple):
     """One text before it is padded."""
 
     read: Array  # (n,) int64 masked tokens, no special ones
@@ -208,7 +208,7 @@ class Example(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Examples:
+class GroundedExamples:
     """Texts with the images that they are shown with: their own, found images, or none.
 
     Attributes:
@@ -218,15 +218,15 @@ class Examples:
         bank: finds images by words, for associative strategies.
     """
 
-    texts: Texts
-    recipe: Recipe
-    pictures: Pictures | None = None
-    bank: Bank | None = None
+    texts: GroundingTexts
+    recipe: GroundedMasking
+    pictures: PictureFeatures | None = None
+    bank: WordBank | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    def example(self, number: int, epoch: int | None) -> Example:
+    def example(self, number: int, epoch: int | None) -> GroundedExample:
         """Draw the masks of a text: a pure function of (seed, epoch, number).
 
         Args:
@@ -246,12 +246,12 @@ class Examples:
         tokens = self.texts.of(number).astype(np.int64)
         if self.texts.image[number] >= 0 and side < recipe.jmrm_share:
             nothing = np.zeros(len(tokens), bool)
-            return Example(tokens, nothing, tokens[:0], True, False, rng)
+            return GroundedExample(tokens, nothing, tokens[:0], True, False, rng)
         read, chosen = mask_tokens(tokens, rng, recipe.mask, recipe.vocabulary, recipe.rate)
         dropped = epoch is not None and drop < recipe.drop_images
-        return Example(read, chosen, tokens[chosen], False, bool(dropped), rng)
+        return GroundedExample(read, chosen, tokens[chosen], False, bool(dropped), rng)
 
-    def images(self, numbers: Array, examples: Sequence[Example]) -> Array:
+    def images(self, numbers: Array, examples: Sequence[GroundedExample]) -> Array:
         """Return the rows of the features that texts are shown with, (B, K), -1 for none."""
         if self.pictures is None:
             return np.zeros((len(numbers), 0), np.int64)
@@ -295,7 +295,7 @@ class Examples:
         parts: int = 1,
         device: torch.device | str = "cpu",
         rows: Array | None = None,
-    ) -> list[Batch]:
+    ) -> list[GroundedBatch]:
         """Build the batches of one step.
 
         Args:
@@ -323,7 +323,7 @@ class Examples:
         regions = max(1, sum(len(b.regions) for b in batches)) / parts
         return [b._replace(token_count=tokens, region_count=regions).to(device) for b in batches]
 
-    def _pad(self, examples: Sequence[Example], rows: Array) -> Batch:
+    def _pad(self, examples: Sequence[GroundedExample], rows: Array) -> GroundedBatch:
         """Return examples as one batch, whose counts are not yet the counts of a step."""
         recipe = self.recipe
         start = len(recipe.prefix)
@@ -339,7 +339,7 @@ class Examples:
             text_mask[i, : end + len(recipe.suffix)] = True
             chosen[i, start:end] = e.chosen
         slots, slot_mask, regions, targets = self._show(examples, rows)
-        return Batch(
+        return GroundedBatch(
             ids=torch.from_numpy(ids),
             text_mask=torch.from_numpy(text_mask),
             slots=torch.from_numpy(slots),
@@ -352,8 +352,10 @@ class Examples:
             region_count=1.0,
         )
 
-    def _show(self, examples: Sequence[Example], rows: Array) -> tuple[Array, Array, Array, Array]:
-        """Return slots, their mask, the regions to predict and their features; see `Batch`."""
+    def _show(
+        self, examples: Sequence[GroundedExample], rows: Array
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return slots, their mask, the regions to predict and their features: `GroundedBatch`."""
         pictures = self.pictures
         width = pictures.width if pictures is not None else 0
         slots = np.zeros((len(examples), 0, width), np.float32)
@@ -372,7 +374,7 @@ class Examples:
 
 
 def mask_regions(
-    features: Array, mask: Array, rng: np.random.Generator, pictures: Pictures
+    features: Array, mask: Array, rng: np.random.Generator, pictures: PictureFeatures
 ) -> tuple[Array, Array]:
     """Mask regions of an image: 80 % of the chosen regions become 0, 10 % another, 10 % stay.
 

@@ -21,7 +21,7 @@ from vgtools.io.files import dumps
 from vgtools.io.streams import read_jsonl, require
 from vgtools.text.tokens import load_stop_words, row_starts
 from vgtools.text.word_vectors import (
-    Words,
+    ContentWords,
     WordVectors,
     find_words,
     mean_vectors,
@@ -36,7 +36,7 @@ Row = Mapping[str, Any]
 _BLOCK = 8192  # rows or images at a time: bounds the memory
 
 
-class Bank(NamedTuple):
+class KeyedImages(NamedTuple):
     """The images that can be found."""
 
     ids: list[str]
@@ -149,7 +149,7 @@ def keyword_index(
 
 def caption_keys(
     rows: Iterable[tuple[int, Row]], vectors: WordVectors, stop_words: frozenset[str]
-) -> Bank:
+) -> KeyedImages:
     """Return images with the mean vector of the words of all their captions.
 
     Args:
@@ -184,7 +184,7 @@ def caption_keys(
 
 def noun_keys(
     rows: Iterable[tuple[int, Row]], vectors: WordVectors, stop_words: frozenset[str], file: str
-) -> Bank:
+) -> KeyedImages:
     """Return images with the mean of their lemmas' mean vectors plus their definition's mean.
 
     A lemma or a definition without a known word is left out of the mean.
@@ -219,7 +219,9 @@ def noun_keys(
     return _bank(list(lines), np.concatenate([empty, *keys]))
 
 
-def _noun_means(vectors: Array, lemmas: Words, starts: Array, definitions: Words) -> Array:
+def _noun_means(
+    vectors: Array, lemmas: ContentWords, starts: Array, definitions: ContentWords
+) -> Array:
     """Return the keys of images, of any length; zeros without a known word.
 
     Args:
@@ -312,12 +314,12 @@ def _invert(ids: list[str], names: list[str], images: Array, words: Array) -> In
     )
 
 
-def _bank(ids: list[str], keys: Array) -> Bank:
+def _bank(ids: list[str], keys: Array) -> KeyedImages:
     some: Array = (keys != 0).any(axis=1)
     if some.all():
-        return Bank(ids, keys, [])
+        return KeyedImages(ids, keys, [])
     kept = [ids[i] for i in np.flatnonzero(some).tolist()]
-    return Bank(kept, keys[some], [ids[i] for i in np.flatnonzero(~some).tolist()])
+    return KeyedImages(kept, keys[some], [ids[i] for i in np.flatnonzero(~some).tolist()])
 
 
 def _blocks(rows: Iterable[tuple[int, Row]]) -> Iterator[list[tuple[int, Row]]]:

@@ -61,7 +61,7 @@ class GroundingConfig:
         return self.images * self.regions
 
 
-class Batch(NamedTuple):
+class GroundedBatch(NamedTuple):
     """Texts to learn from.
 
     The losses are sums over this batch, divided by the counts of a whole step.
@@ -78,12 +78,12 @@ class Batch(NamedTuple):
     token_count: float
     region_count: float
 
-    def to(self, device: torch.device | str) -> Batch:
+    def to(self, device: torch.device | str) -> GroundedBatch:
         """Return the batch on a device."""
         return on_device(self, device)
 
 
-def halve(batch: Batch) -> tuple[Batch, ...]:
+def halve(batch: GroundedBatch) -> tuple[GroundedBatch, ...]:
     """Return the halves of a batch, whose losses add up to its own; one text cannot be cut."""
     return halves(batch, {"masked": "tokens", "regions": "targets"})
 
@@ -239,7 +239,7 @@ class MaskedLMHead(nn.Module):
         self.bias = nn.Parameter(decoder.bias.detach().clone())
 
 
-class Grounding(nn.Module):
+class GroundedMaskedLM(nn.Module):
     """A grounded masked language model, as `vg pretrain grounding` trains it.
 
     Args:
@@ -269,7 +269,7 @@ class Grounding(nn.Module):
             nn.init.normal_(self.jmrm.weight, std=_STD)
             nn.init.zeros_(self.jmrm.bias)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Grounding:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GroundedMaskedLM:
         # torch moves only registered modules; the frozen encoder has to be on the same device.
         self.text._apply(fn)
         super()._apply(fn, recurse)
@@ -302,23 +302,23 @@ class Grounding(nn.Module):
             states = self.read(ids, mask)[mask]
             self.cross.norm.weight.fill_(float(states.square().mean().sqrt()))
 
-    def states(self, batch: Batch) -> Tensor:
+    def states(self, batch: GroundedBatch) -> Tensor:
         """Return the states of text and slots, (B, T + max(S, 1), H)."""
         states: Tensor = self.cross(
             self.read(batch.ids, batch.text_mask), batch.text_mask, batch.slots, batch.slot_mask
         )
         return states
 
-    def hidden(self, batch: Batch) -> Tensor:
+    def hidden(self, batch: GroundedBatch) -> Tensor:
         """Return the inputs of the word decoder at the masked places, (M, H)."""
         text = self.states(batch)[:, : batch.ids.shape[1]].flatten(0, 1)  # (B * T, H)
         rows: Tensor = self.jmlm.hidden(text[batch.masked])
         return rows
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: GroundedBatch) -> dict[str, Tensor]:
         """Return the losses of a batch by name, unweighted.
 
-        `Batch` has their divisors.
+        `GroundedBatch` has their divisors.
         """
         with autocast(batch.ids.device, self.dtype):
             joint = self.states(batch)
@@ -380,7 +380,7 @@ class GroundedRun:
     run: Run
     config: GroundingConfig
     text: Encoder
-    model: Grounding
+    model: GroundedMaskedLM
 
     def encoder(self) -> GroundedEncoder:
         """Return the trainable encoder for fine-tuning; it shares its weights with `model`."""
@@ -401,6 +401,6 @@ def open_grounding(path: str, *, offline: bool = False) -> GroundedRun:
     run = open_run(path, KIND)
     config = as_config(GroundingConfig, run.info.get(KIND), KIND, run.path / "run.json")
     text = load_masked_lm(str(run.path), offline=offline)
-    model = Grounding(text.model, config)
+    model = GroundedMaskedLM(text.model, config)
     fill(model, run.weights, run.path / f"{KIND}.safetensors")
     return GroundedRun(run, config, text, model.eval())

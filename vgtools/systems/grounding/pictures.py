@@ -14,7 +14,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import Features, open_features
 
 
-class Pictures(Protocol):
+class PictureFeatures(Protocol):
     """Image features by image: N rows of D numbers each, memory-mapped.
 
     Attributes:
@@ -69,7 +69,7 @@ class WholePictures:
         return self._rows.get(image, -1)
 
     def gather(self, rows: Array) -> tuple[Array, Array]:
-        """Return the features of images; see `Pictures`."""
+        """Return the features of images; see `PictureFeatures`."""
         mask = rows >= 0
         # Masked slots must be finite as well, because 0 times NaN is NaN in the attention.
         features = np.zeros((*rows.shape, self.width), np.float32)
@@ -98,7 +98,7 @@ class RegionPictures:
         return self._rows.get(image, -1)
 
     def gather(self, rows: Array) -> tuple[Array, Array]:
-        """Return the features of images; see `Pictures`."""
+        """Return the features of images; see `PictureFeatures`."""
         features = np.zeros((rows.size, self.regions, self.width), np.float32)
         mask = np.zeros((rows.size, self.regions), bool)
         for at, row in enumerate(rows.ravel().tolist()):
@@ -111,7 +111,7 @@ class RegionPictures:
         return features.reshape(-1, size, self.width), mask.reshape(-1, size)
 
 
-def open_pictures(feats: str | None, regions: str | None, boxes: int) -> Pictures | None:
+def open_pictures(feats: str | None, regions: str | None, boxes: int) -> PictureFeatures | None:
     """Open the features of a run: `--feats`, or `--regions` with `--boxes`; None without either.
 
     Raises:

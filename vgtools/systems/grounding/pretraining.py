@@ -17,16 +17,16 @@ from vgtools.io.inputs import Inputs
 from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder, max_positions
 from vgtools.models.references import fingerprint, pick_dtype
-from vgtools.systems.grounding.inputs import Examples, Recipe, Sources
+from vgtools.systems.grounding.inputs import GroundedExamples, GroundedMasking, Sources
 from vgtools.systems.grounding.model import (
     KIND,
     TRANSFERRED,
-    Batch,
-    Grounding,
+    GroundedBatch,
+    GroundedMaskedLM,
     GroundingConfig,
     halve,
 )
-from vgtools.systems.grounding.texts import Texts, read_texts
+from vgtools.systems.grounding.texts import GroundingTexts, read_texts
 from vgtools.tasks.perplexity import perplexity
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training.session import Job, mean_losses
@@ -36,7 +36,7 @@ _FIRST = 256  # number of first texts whose states give images their scale
 _ASKED = 20_000  # texts that are examined for the share without a query
 
 
-class Pretraining:
+class GroundedPretraining:
     """One pretraining of a grounded language model on texts and captions.
 
     Args:
@@ -107,12 +107,12 @@ class Pretraining:
             width=pictures.width if pictures else 0,
             layers=cross_layers or text.layers,
         )
-        self._model = Grounding(text.model, shape, pick_dtype(dtype))
+        self._model = GroundedMaskedLM(text.model, shape, pick_dtype(dtype))
         self._longest = block - len(text.prefix) - len(text.suffix)
         self._texts = self._read(inputs, folder, train=True)
         self._held = self._read(valid, folder, train=False) if valid else None
 
-    def _read(self, paths: Sequence[str], folder: Path, train: bool) -> Texts:
+    def _read(self, paths: Sequence[str], folder: Path, train: bool) -> GroundingTexts:
         own = self._pictures if self._sources.strategy in TRANSFERRED else None
         with Progress("pretrain: reading", "texts", quiet=self._quiet) as bar:
             texts = read_texts(
@@ -157,7 +157,7 @@ class Pretraining:
         model.cross.layers.checkpointing = self._gradient_checkpointing
         if self._dropout is not None:
             model.cross.layers.set_dropout(self._dropout)
-        recipe = Recipe.of(
+        recipe = GroundedMasking.of(
             self._text.tokenizer,
             strategy=self._sources.strategy,
             longest=self._longest,
@@ -165,17 +165,17 @@ class Pretraining:
             rate=config["mask_rate"],
             drop_images=self._drop_images,
         )
-        examples = Examples(self._texts, recipe, self._pictures, self._bank)
+        examples = GroundedExamples(self._texts, recipe, self._pictures, self._bank)
         held = None
         if self._held is not None:
-            held = Examples(self._held, recipe, self._pictures, self._bank)
+            held = GroundedExamples(self._held, recipe, self._pictures, self._bank)
         plan = plan_for(len(examples), config)
         facts: dict[str, Any] = {}
         if self._bank is not None:
             facts["without_query"] = share = round(share_without_query(examples), 6)
             self._say(f"{share:.2%} of the texts have no word to find images by: placeholder")
 
-        def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
+        def build(numbers: Array, epoch: int, parts: int) -> list[GroundedBatch]:
             return examples.collate(numbers, epoch, parts, device)
 
         def judge(batch_size: int) -> dict[str, float]:
@@ -207,7 +207,7 @@ class Pretraining:
         """Nothing is left over."""
 
 
-def share_without_query(examples: Examples) -> float:
+def share_without_query(examples: GroundedExamples) -> float:
     """Return the share of the texts without a visible word that can find images.
 
     It is measured on the first texts, with the masks of the first epoch.
@@ -224,7 +224,10 @@ def share_without_query(examples: Examples) -> float:
 
 
 def evaluate(
-    model: Grounding, held: Examples, batch_size: int, device: torch.device | str = "cpu"
+    model: GroundedMaskedLM,
+    held: GroundedExamples,
+    batch_size: int,
+    device: torch.device | str = "cpu",
 ) -> dict[str, float]:
     """Measure the losses with fixed masks, which no seed and no epoch changes.
 

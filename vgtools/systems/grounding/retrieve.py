@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.retrieval import Found, Ranking, nothing_found
+from vgtools.retrieval import Ranking, SearchResult, nothing_found
 from vgtools.systems.grounding.association import Associator
-from vgtools.text.word_vectors import Words
+from vgtools.text.word_vectors import ContentWords
 
 _PAIRS = 1 << 22  # pairs of a text and an image that are ranked at a time
 _TEXTS = 256  # texts searched between two checks for a cancellation
@@ -29,11 +29,11 @@ class AssociativeRetriever:
         self._associator = associator
         self._cancelled = threading.Event()
 
-    def prepare(self, texts: Sequence[str]) -> Words:
+    def prepare(self, texts: Sequence[str]) -> ContentWords:
         """Return the words of texts that can find images."""
         return self._associator.words(texts)
 
-    def search(self, words: Words, k: int, own: Array) -> Found:
+    def search(self, words: ContentWords, k: int, own: Array) -> SearchResult:
         """Return the k best images of texts, without a row of the text's own."""
         count = len(words.starts) - 1
         found = nothing_found(count, k)
@@ -44,7 +44,7 @@ class AssociativeRetriever:
             found.scores[part] = some.scores
         return found
 
-    def relevance(self, words: Words, images: Array) -> Ranking:
+    def relevance(self, words: ContentWords, images: Array) -> Ranking:
         """Return the relevance of some images to texts, and the order in which they are found.
 
         The order of objects and keywords does not follow from scores alone: images of a text's

@@ -21,26 +21,32 @@ from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder, load_masked_lm, max_positions
 from vgtools.models.masked_lm import mlm_hidden, token_losses
 from vgtools.models.references import check_same
-from vgtools.systems.grounding.inputs import Bank, Examples, Recipe, Sources, check_words
+from vgtools.systems.grounding.inputs import (
+    GroundedExamples,
+    GroundedMasking,
+    Sources,
+    WordBank,
+    check_words,
+)
 from vgtools.systems.grounding.model import (
     ASSOCIATIVE,
-    Batch,
-    Grounding,
+    GroundedBatch,
+    GroundedMaskedLM,
     GroundingConfig,
     is_grounded,
     open_grounding,
 )
-from vgtools.systems.grounding.pictures import Pictures
-from vgtools.systems.grounding.texts import Texts, read_texts
+from vgtools.systems.grounding.pictures import PictureFeatures
+from vgtools.systems.grounding.texts import GroundingTexts, read_texts
 from vgtools.tasks.image_controls import choose_images
-from vgtools.tasks.perplexity import Scores, groups_of, records
+from vgtools.tasks.perplexity import TextScores, groups_of, records
 from vgtools.text.tokens import tokenizer_fingerprint
 
 _SPLIT = "perplexity"  # part of the seed of the draws for `other` and `random`
 
 
 @dataclass(frozen=True)
-class Model:
+class ScoredLM:
     """A masked language model to be scored.
 
     Attributes:
@@ -55,10 +61,10 @@ class Model:
     text: Encoder
     config: GroundingConfig
     info: dict[str, Any]
-    losses: Callable[[Batch], Tensor]
+    losses: Callable[[GroundedBatch], Tensor]
 
 
-def open_model(ref: str, *, device: torch.device | str, offline: bool = False) -> Model:
+def open_model(ref: str, *, device: torch.device | str, offline: bool = False) -> ScoredLM:
     """Open a run of `vg pretrain grounding`, or a plain masked language model.
 
     Raises:
@@ -68,27 +74,27 @@ def open_model(ref: str, *, device: torch.device | str, offline: bool = False) -
     if is_grounded(ref):
         found = open_grounding(ref, offline=offline)
         model = found.model.to(device)
-        return Model(ref, found.text, found.config, found.run.info, _grounded(model))
+        return ScoredLM(ref, found.text, found.config, found.run.info, _grounded(model))
     text = load_masked_lm(ref, offline=offline, new_head=False)
     lm = text.model.eval().to(device)
-    return Model(ref, text, GroundingConfig("none", 0, 0, 0, 0), {}, _plain(lm))
+    return ScoredLM(ref, text, GroundingConfig("none", 0, 0, 0, 0), {}, _plain(lm))
 
 
-def _grounded(model: Grounding) -> Callable[[Batch], Tensor]:
+def _grounded(model: GroundedMaskedLM) -> Callable[[GroundedBatch], Tensor]:
     @torch.no_grad()
-    def losses(batch: Batch) -> Tensor:
+    def losses(batch: GroundedBatch) -> Tensor:
         head = model.jmlm
         return token_losses(model.hidden(batch), head.table, head.bias, batch.tokens)
 
     return losses
 
 
-def _plain(lm: Any) -> Callable[[Batch], Tensor]:
+def _plain(lm: Any) -> Callable[[GroundedBatch], Tensor]:
     head = mlm_hidden(lm)
     decoder = lm.get_output_embeddings()
 
     @torch.no_grad()
-    def losses(batch: Batch) -> Tensor:
+    def losses(batch: GroundedBatch) -> Tensor:
         mask = batch.text_mask.long()
         states = lm.base_model(input_ids=batch.ids, attention_mask=mask).last_hidden_state
         rows = head(states.flatten(0, 1)[batch.masked])
@@ -119,7 +125,7 @@ class Offer:
     query: str | None = None
     tagger: str | None = None
 
-    def kinds_of(self, model: Model) -> list[str]:
+    def kinds_of(self, model: ScoredLM) -> list[str]:
         """Return the kinds of images that a model is shown with, in turn; empty where the texts
         decide.
         """
@@ -129,7 +135,7 @@ class Offer:
             return list(dict.fromkeys(self.kinds)) or ["found"]
         return [kind for kind in dict.fromkeys(self.kinds) if kind != "found"]
 
-    def open(self, model: Model) -> tuple[Pictures | None, Bank | None]:
+    def open(self, model: ScoredLM) -> tuple[PictureFeatures | None, WordBank | None]:
         """Open the images for a model; none are needed where it is shown with none.
 
         Raises:
@@ -152,8 +158,8 @@ class Offer:
         raise problem
 
     def _open(
-        self, model: Model, feats: str | None, regions: str | None, index: str | None
-    ) -> tuple[Pictures | None, Bank | None]:
+        self, model: ScoredLM, feats: str | None, regions: str | None, index: str | None
+    ) -> tuple[PictureFeatures | None, WordBank | None]:
         config = model.config
         known = model.info.get("index") or {}
         sources = Sources(
@@ -175,7 +181,7 @@ class Offer:
         return pictures, bank
 
 
-def lacking(model: Model) -> DataError:
+def lacking(model: ScoredLM) -> DataError:
     """Return the error of a model whose images were not given."""
     strategy = model.config.strategy
     why = f"was trained with {strategy}: name its --feats"
@@ -184,13 +190,13 @@ def lacking(model: Model) -> DataError:
 
 def read_examples(
     paths: Sequence[str],
-    model: Model,
-    pictures: Pictures | None,
-    bank: Bank | None,
+    model: ScoredLM,
+    pictures: PictureFeatures | None,
+    bank: WordBank | None,
     block: int,
     rate: float,
     own: bool,
-) -> Examples:
+) -> GroundedExamples:
     """Read texts as a model sees them; every line is a text, also an empty line.
 
     Args:
@@ -219,11 +225,11 @@ def read_examples(
         raw=bank is not None,
         keep_empty=True,
     )
-    recipe = Recipe.of(text.tokenizer, longest=longest, rate=rate)
-    return Examples(texts, recipe, pictures, bank)
+    recipe = GroundedMasking.of(text.tokenizer, longest=longest, rate=rate)
+    return GroundedExamples(texts, recipe, pictures, bank)
 
 
-def shown(examples: Examples, kind: str) -> Array:
+def shown(examples: GroundedExamples, kind: str) -> Array:
     """Return the rows of the features that each text is shown with, (N, K), -1 for none.
 
     Args:
@@ -260,7 +266,7 @@ def shown(examples: Examples, kind: str) -> Array:
     return np.where(rows == examples.own[:, None], -1, rows)
 
 
-def _as_one(texts: Texts) -> list[int]:
+def _as_one(texts: GroundingTexts) -> list[int]:
     """Return a number per text, the same for equal texts and for texts of one image."""
     numbers = dict[bytes, int]()
     words = [numbers.setdefault(texts.of(n).tobytes(), len(numbers)) for n in range(len(texts))]
@@ -278,13 +284,13 @@ def _as_one(texts: Texts) -> list[int]:
 
 
 def score(
-    model: Model,
-    examples: Examples,
+    model: ScoredLM,
+    examples: GroundedExamples,
     rows: Array,
     batch_size: int,
     device: torch.device | str,
     advance: Callable[[int], None] = lambda count: None,
-) -> tuple[Scores, Scores]:
+) -> tuple[TextScores, TextScores]:
     """Score the masked words of texts, all of them and the content words alone.
 
     Args:
@@ -318,7 +324,7 @@ def score(
             np.add.at(sums[i], text[kept], losses[kept])
             np.add.at(tokens[i], text[kept], 1)
         advance(len(numbers))
-    return Scores(tokens[0], sums[0]), Scores(tokens[1], sums[1])
+    return TextScores(tokens[0], sums[0]), TextScores(tokens[1], sums[1])
 
 
 class Comparison:
@@ -360,7 +366,7 @@ class Comparison:
         self._first: tuple[str, str] | None = None  # model and its tokenizer
         self._image = np.zeros(0, np.int32)
         self.names = list[dict[str, Any]]()
-        self._scores = list[tuple[Scores, Scores]]()
+        self._scores = list[tuple[TextScores, TextScores]]()
 
     def add(self, ref: str) -> None:
         """Score a model with each kind of images.
@@ -394,7 +400,7 @@ class Comparison:
             self.names.append(facts | {"mask_rate": self._rate})
             self._scores.append(scores)
 
-    def _check_tokens(self, model: Model) -> None:
+    def _check_tokens(self, model: ScoredLM) -> None:
         """Refuse a model with other tokens: its perplexity is of different words."""
         sha256 = tokenizer_fingerprint(model.text.tokenizer)
         self._first = self._first or (model.ref, sha256)

@@ -27,7 +27,7 @@ from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
 from vgtools.models.references import check_same, fingerprint
 from vgtools.models.sealed import read_run
-from vgtools.systems.grounding.inputs import Bank, Sources, check_words
+from vgtools.systems.grounding.inputs import Sources, WordBank, check_words
 from vgtools.systems.grounding.model import (
     ASSOCIATIVE,
     KIND,
@@ -36,7 +36,7 @@ from vgtools.systems.grounding.model import (
     no_slots,
     open_grounding,
 )
-from vgtools.systems.grounding.pictures import Pictures
+from vgtools.systems.grounding.pictures import PictureFeatures
 from vgtools.tasks import finetune
 from vgtools.tasks.examples import Example
 from vgtools.tasks.finetune import LOSS, BatchWithImages, Learner, Split, with_images
@@ -53,7 +53,7 @@ _AT_ONCE = 1024  # texts that are searched for at a time
 
 
 @dataclass(frozen=True)
-class TextImages:
+class GroundedTextImages:
     """The images that the texts of a task are shown with.
 
     Attributes:
@@ -65,8 +65,8 @@ class TextImages:
     Source: Sileo 2021, sections 2.4 and 4.2.
     """
 
-    pictures: Pictures | None = None
-    bank: Bank | None = None
+    pictures: PictureFeatures | None = None
+    bank: WordBank | None = None
     choice: Choice = "none"
 
     def config(self) -> dict[str, Any]:
@@ -104,12 +104,14 @@ def _query(example: Example) -> str:
     return " ".join([example.text, example.pair or "", *example.choices])
 
 
-def _find(bank: Bank, texts: Sequence[str]) -> Array:
+def _find(bank: WordBank, texts: Sequence[str]) -> Array:
     found = bank.associator.search(bank.associator.words(texts), bank.images)
     return np.where(found.rows >= 0, bank.rows[found.rows], -1)
 
 
-def open_images(ref: str, feats: str | None, index: str | None, choice: Choice) -> TextImages:
+def open_images(
+    ref: str, feats: str | None, index: str | None, choice: Choice
+) -> GroundedTextImages:
     """Open the images that a grounded run needs for the texts of a task.
 
     Args:
@@ -131,7 +133,7 @@ def open_images(ref: str, feats: str | None, index: str | None, choice: Choice) 
         if given:
             why = f"was trained with {strategy!r}, which shows no image to a task; leave out"
             raise DataError(f"{why} {' and '.join(given)}", ref, code=Exit.USAGE)
-        return TextImages()
+        return GroundedTextImages()
     if len(given) < 2:
         why = f"was trained with {strategy!r}: expected --index FILE and --feats X.npy"
         raise DataError(why, ref, code=Exit.USAGE)
@@ -147,7 +149,7 @@ def open_images(ref: str, feats: str | None, index: str | None, choice: Choice) 
     if pictures.regions != shape["regions"]:
         count = f"{shape['regions']} regions per image"
         raise DataError(f"{feats} has one vector per image; it was trained with {count}", ref)
-    return TextImages(pictures, bank, choice)
+    return GroundedTextImages(pictures, bank, choice)
 
 
 # ------------------------------------------------------------------------------------------ batches
@@ -157,7 +159,7 @@ def collate(
     inputs: InputsWithRows,
     units: Array,
     tuner: GroundedTuner,
-    pictures: Pictures | None,
+    pictures: PictureFeatures | None,
     device: torch.device | str = "cpu",
     part: int = 0,
     parts: int = 1,
@@ -249,7 +251,7 @@ class GroundedLearner(Learner):
     Source: Sileo 2021, section 4.2 and table 3.
     """
 
-    shown: TextImages
+    shown: GroundedTextImages
 
     def new(self, seed: int) -> tuple[GroundedTuner, Encoder]:
         """Return the network, its linear layer drawn by the seed, and the encoder in it."""

@@ -21,7 +21,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, file_error
 from vgtools.io.process import Progress
 from vgtools.io.streams import read_windows, require
-from vgtools.systems.grounding.pictures import Pictures
+from vgtools.systems.grounding.pictures import PictureFeatures
 from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import content_mask, tokenize
 
@@ -38,7 +38,7 @@ def _discard(file: IO[bytes]) -> None:
         file.close()
 
 
-class Column:
+class GrowingArray:
     """An array that grows in a file without a name: memory does not grow with it.
 
     The file has no name, so that it is gone when the process ends, even by a kill.
@@ -90,7 +90,7 @@ class Raw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Texts:
+class GroundingTexts:
     """Texts, tokenised once, clipped, with the images that they name.
 
     Attributes:
@@ -157,17 +157,17 @@ class Texts:
         return " ".join(parts)
 
 
-class _Reader:
-    """Collects the columns of `Texts`."""
+class _TextReader:
+    """Collects the columns of `GroundingTexts`."""
 
     def __init__(self, tokenizer: Tokenizer, longest: int, folder: Path | None) -> None:
         self._tokenizer = tokenizer
         self._longest = longest
-        self._ids = Column(np.int32, folder)
-        self._content = Column(np.bool_, folder)
-        self._sizes = Column(np.int32, folder)
-        self._owner = Column(np.int32, folder)
-        self._raw = [Column(dtype, folder) for dtype in (np.uint32, np.int32, np.int32)]
+        self._ids = GrowingArray(np.int32, folder)
+        self._content = GrowingArray(np.bool_, folder)
+        self._sizes = GrowingArray(np.int32, folder)
+        self._owner = GrowingArray(np.int32, folder)
+        self._raw = [GrowingArray(dtype, folder) for dtype in (np.uint32, np.int32, np.int32)]
         self._images = dict[str, int]()
         self._digest = hashlib.sha256()
         self._empty = 0
@@ -216,7 +216,7 @@ class _Reader:
             "\n".join(image or "" for image in named).encode(errors="surrogatepass")
         )
 
-    def texts(self, name: str, replaced: int, raw: bool) -> Texts:
+    def texts(self, name: str, replaced: int, raw: bool) -> GroundingTexts:
         """Return the texts that were added.
 
         Raises:
@@ -229,7 +229,7 @@ class _Reader:
         if raw:
             codes, ends, spans = (column.array() for column in self._raw)
             spelt = Raw(codes, _starts(ends), spans.reshape(-1, 2))
-        return Texts(
+        return GroundingTexts(
             name,
             self._ids.array(),
             _starts(sizes),
@@ -252,13 +252,13 @@ def read_texts(
     tokenizer: Tokenizer,
     longest: int,
     *,
-    pictures: Pictures | None = None,
+    pictures: PictureFeatures | None = None,
     raw: bool = False,
     keep_empty: bool = False,
     train: bool = False,
     folder: Path | None = None,
     progress: Progress | None = None,
-) -> Texts:
+) -> GroundingTexts:
     """Read texts and captions: {"text"} and {"image", "text"}, or the lines of a text.
 
     Args:
@@ -266,7 +266,7 @@ def read_texts(
         tokenizer: tokenizer of the encoder.
         longest: tokens of a text that are kept, special ones not counted.
         pictures: must have the images that rows name; None where no image is looked at.
-        raw: keep their spelling, for `Texts.shown`.
+        raw: keep their spelling, for `GroundingTexts.shown`.
         keep_empty: texts without a token stay, so that texts are numbered as the lines.
         train: the texts are learned from.
         folder: folder of the temporary files.
@@ -278,7 +278,7 @@ def read_texts(
 
     Source: Sileo 2021, section 3.3: texts are clipped.
     """
-    reader = _Reader(tokenizer, longest, folder)
+    reader = _TextReader(tokenizer, longest, folder)
     replaced = 0
     for path in paths:
         for window in read_windows(path, _WINDOW):

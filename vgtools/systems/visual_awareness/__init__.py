@@ -16,7 +16,7 @@ SECTIONS = {
     ),
     "section 5.1": ("localisation.pointing", "localisation.segmentation"),
     "figure 2": ("retriever.ImagePath",),
-    "section 2.3": ("slots.TextImages", "fusion.Fusion"),
+    "section 2.3": ("slots.SlotImages", "fusion.Fusion"),
     "section 2.4": ("fusion.Fusion",),
     "section 2.5": ("tasks.FusedTuner",),
     "section 3.1": ("translation.FusedTranslationLearner", "translation.StreamTranslator"),

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.systems.visual_awareness.retrieve import Opened, embed_texts
+from vgtools.systems.visual_awareness.retrieve import RetrieverRun, embed_texts
 from vgtools.systems.visual_awareness.retriever import ImagePath
 
 
@@ -94,7 +94,7 @@ class ConceptLocator:
         gradient: makes GradCAM of the relevance; `dims` is then None.
     """
 
-    def __init__(self, opened: Opened, dims: int | None, gradient: bool = False) -> None:
+    def __init__(self, opened: RetrieverRun, dims: int | None, gradient: bool = False) -> None:
         self._opened = opened
         self._dims = dims
         self._gradient = gradient

@@ -26,7 +26,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.backbone import Backbone, save_backbone
 from vgtools.models.references import fingerprint, first_line
-from vgtools.systems.visual_awareness.retriever import Batch, Retriever
+from vgtools.systems.visual_awareness.retriever import Retriever, RetrieverBatch
 from vgtools.training.session import TrainingRun
 
 BACKBONE = "backbone"  # folder of a run that holds the tuned network
@@ -35,7 +35,7 @@ _AREA = (0.08, 1.0)  # share of a photo that a crop covers
 _RATIO = (3 / 4, 4 / 3)  # its width over its height
 
 
-class Settings(NamedTuple):
+class BackboneSettings(NamedTuple):
     """How the backbone learns."""
 
     backbone_from: int  # epoch, counted from 0, from which it learns
@@ -106,7 +106,7 @@ class PixelRetriever(nn.Module):
         """Return y of texts, as `Retriever.embed_texts`."""
         return self.retriever.embed_texts(words, lengths)
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: RetrieverBatch) -> dict[str, Tensor]:
         """Return the loss of a batch whose `feats` are pixels, (C, 3, S, S)."""
         learns = torch.is_grad_enabled() and batch.epoch >= self.first_epoch
         # Until its epoch the backbone runs without gradients, which also saves their memory.
@@ -116,7 +116,7 @@ class PixelRetriever(nn.Module):
         return found
 
 
-class Photos:
+class DecodedPhotos:
     """Photos by row, as an array is indexed; they are read and decoded each time, in threads.
 
     Args:
@@ -150,7 +150,7 @@ class Photos:
             raise DataError(why, item.id) from None
 
 
-class Pixels:
+class RetrieverPixels:
     """Photos and the backbone that learns from them; a `training.Pictures`.
 
     Args:
@@ -165,7 +165,7 @@ class Pixels:
     """
 
     def __init__(
-        self, items: Sequence[Item], backbone: Backbone, settings: Settings, regions: int
+        self, items: Sequence[Item], backbone: Backbone, settings: BackboneSettings, regions: int
     ) -> None:
         from timm.data import create_transform, str_to_pil_interp
 
@@ -177,10 +177,10 @@ class Pixels:
         self.width = backbone.width
         seen = whole_picture(backbone.preprocessing, settings.picture)
         squash = create_transform(**seen, is_training=False, use_prefetcher=True)
-        self.whole = Photos(items, lambda photo, row: np.asarray(squash(photo)))
+        self.whole = DecodedPhotos(items, lambda photo, row: np.asarray(squash(photo)))
         self._filter = str_to_pil_interp(backbone.preprocessing["interpolation"])
 
-    def drawn(self, seed: int, epoch: int, first: int) -> Photos:
+    def drawn(self, seed: int, epoch: int, first: int) -> DecodedPhotos:
         """Return random crops for a step: a function of the seed, the epoch, its first caption."""
 
         def view(photo: Image.Image, row: int) -> Array:
@@ -188,7 +188,7 @@ class Pixels:
             rng = np.random.default_rng([seed, epoch, first, row])
             return random_crop(photo, self._settings.crop, rng, self._filter)
 
-        return Photos(self._items, view)
+        return DecodedPhotos(self._items, view)
 
     def network(self, retriever: Retriever) -> PixelRetriever:
         """Return the retriever with the backbone before it."""

@@ -65,7 +65,7 @@ class RetrieverConfig(RetrieverSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(RetrieverSettings):
+class RetrieverTraining(RetrieverSettings):
     """A retriever and how it learns. An entry of `run.json` each."""
 
     epochs: int = count(6, "Passes over the captions", topic=FIRST, presets={"paper": 60})
@@ -99,7 +99,7 @@ class Recipe(RetrieverSettings):
     )
 
 
-PAPER = preset(Recipe, "paper")
+PAPER = preset(RetrieverTraining, "paper")
 
 
 def retriever_config(settings: Mapping[str, Any], **shape: Any) -> RetrieverConfig:

@@ -17,16 +17,16 @@ from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
 from vgtools.models.references import check_same
 from vgtools.models.runs import Run
-from vgtools.retrieval import Bank, Index, NearestImages, check_embeddings
+from vgtools.retrieval import EmbeddedBank, Index, NearestImages, check_embeddings
 from vgtools.systems.visual_awareness.retriever import Retriever, load_retriever
-from vgtools.systems.visual_awareness.words import Reader, Texts, open_reader
+from vgtools.systems.visual_awareness.words import Reader, RetrieverTexts, open_reader
 
 _WORDS = 1 << 13  # words of texts that are embedded at a time, padding included
 _NUMBERS = 1 << 23  # numbers of feature maps that are embedded at a time: 32 MB
 
 
 @dataclass(frozen=True)
-class Opened:
+class RetrieverRun:
     """A finished retriever with the reader of its texts."""
 
     retriever: Retriever  # eval mode
@@ -41,7 +41,7 @@ class Opened:
         return hashlib.sha256(parts.encode()).hexdigest()
 
 
-def open_retriever(path: str | Path, *, device: str = "cpu", offline: bool = False) -> Opened:
+def open_retriever(path: str | Path, *, device: str = "cpu", offline: bool = False) -> RetrieverRun:
     """Open a run of `vg train-matcher visual-awareness`.
 
     Raises:
@@ -50,12 +50,12 @@ def open_retriever(path: str | Path, *, device: str = "cpu", offline: bool = Fal
     """
     retriever, run = load_retriever(path, device=device)
     reader = open_reader(run, device=device, offline=offline)
-    return Opened(retriever, reader, run, str(path))
+    return RetrieverRun(retriever, reader, run, str(path))
 
 
 @torch.inference_mode()
 def embed_texts(
-    retriever: Any, reader: Reader, texts: Texts, check: Callable[[], None] = lambda: None
+    retriever: Any, reader: Reader, texts: RetrieverTexts, check: Callable[[], None] = lambda: None
 ) -> tuple[Tensor, Array]:
     """Return the embeddings of the texts that have a word, and which they are.
 
@@ -120,7 +120,7 @@ def embed_images(retriever: Any, feats: Any, rows: Array | None = None) -> Array
 
 
 def embed_bank(
-    opened: Opened, feats: Array, ids: Sequence[str], file: str | None = None
+    opened: RetrieverRun, feats: Array, ids: Sequence[str], file: str | None = None
 ) -> Callable[[Array], Array]:
     """Return a function that embeds rows of an image bank (N, P, D): (n,) rows -> (n, E) float32.
 
@@ -141,7 +141,7 @@ def embed_bank(
     return embed
 
 
-def open_bank(run: str, feats: str, device: str, offline: bool) -> Bank:
+def open_bank(run: str, feats: str, device: str, offline: bool) -> EmbeddedBank:
     """Open feature maps and the retriever that embeds them.
 
     Raises:
@@ -150,7 +150,7 @@ def open_bank(run: str, feats: str, device: str, offline: bool) -> Bank:
     opened = open_retriever(run, device=device, offline=offline)
     config = opened.retriever.config
     features = open_features(feats, positions=config.regions)
-    return Bank(
+    return EmbeddedBank(
         features,
         opened.run.info.get("backbone"),
         opened.fingerprint,
@@ -169,13 +169,13 @@ def open_search(index: Index, run: str, device: str, offline: bool) -> Retriever
     return RetrieverSearch(open_retriever(run, device=device, offline=offline), index)
 
 
-def vocabulary_queries(opened: Opened, count: int = 4096) -> Array:
+def vocabulary_queries(opened: RetrieverRun, count: int = 4096) -> Array:
     """Return the embeddings of single words, (at most `count`, E) float32."""
     texts = opened.reader.read(opened.reader.words(count))
     return embed_texts(opened.retriever, opened.reader, texts)[0].cpu().numpy()
 
 
-class RetrieverSearch(NearestImages[Texts]):
+class RetrieverSearch(NearestImages[RetrieverTexts]):
     """Finds the images of sentences; a `retrieval.Retriever`.
 
     Args:
@@ -186,7 +186,7 @@ class RetrieverSearch(NearestImages[Texts]):
         DataError: the index is of another retriever (65; both fingerprints).
     """
 
-    def __init__(self, opened: Opened, index: Index) -> None:
+    def __init__(self, opened: RetrieverRun, index: Index) -> None:
         made = index.manifest.get("matcher")
         given = {"run": opened.ref, "fingerprint": opened.fingerprint}
         check_same("retriever", made, given, index.path)
@@ -199,11 +199,11 @@ class RetrieverSearch(NearestImages[Texts]):
         """Where texts are embedded."""
         return next(self._opened.retriever.parameters()).device
 
-    def prepare(self, texts: Sequence[str]) -> Texts:
+    def prepare(self, texts: Sequence[str]) -> RetrieverTexts:
         """Return the words of texts."""
         return self._opened.reader.read(texts, self._check)
 
-    def embed(self, texts: Texts) -> tuple[Tensor, Array]:
+    def embed(self, texts: RetrieverTexts) -> tuple[Tensor, Array]:
         """Return y of texts, see `embed_texts`."""
         return embed_texts(self._opened.retriever, self._opened.reader, texts, self._check)
 

@@ -64,7 +64,7 @@ class Retriever(nn.Module):
         """
         return F.normalize(self.text(words.float(), lengths), dim=1)
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: RetrieverBatch) -> dict[str, Tensor]:
         """Return the loss of a batch under its name."""
         config = self.config
         # Without gradients the optimiser leaves the text path alone.
@@ -83,7 +83,7 @@ class Retriever(nn.Module):
         return {config.loss: loss}
 
 
-class Batch(NamedTuple):
+class RetrieverBatch(NamedTuple):
     """Data of a step: B captions, their C distinct images, each of them once."""
 
     words: Tensor  # (T, B, W)

@@ -20,7 +20,7 @@ from vgtools.text.retrieved import Retrieved, gather, open_retrieved
 
 
 @dataclass(frozen=True)
-class TextImages:
+class SlotImages:
     """The images that texts are shown with, by text.
 
     Attributes:
@@ -85,13 +85,13 @@ class TextImages:
 
 def open_images(
     retrieved: Sequence[str], feats: str, choice: Choice = "found", index: str | None = None
-) -> TextImages:
+) -> SlotImages:
     """Open retrieved rows and the features of their images.
 
     Args:
         retrieved: files of `vg retrieve`.
         feats: file of `vg extract-image-feats` with features of all images of the rows.
-        choice: how images are chosen, see `TextImages`.
+        choice: how images are chosen, see `SlotImages`.
         index: the index of the rows, if it is not at the path in their manifest.
 
     Raises:
@@ -99,4 +99,4 @@ def open_images(
     """
     features = open_features(feats)
     found = open_retrieved(retrieved, features, feats, index=index)
-    return TextImages(found, features, feats, choice)
+    return SlotImages(found, features, feats, choice)

@@ -26,7 +26,7 @@ from vgtools.systems.visual_awareness.fusion import (
     open_fusion,
     save_fusion,
 )
-from vgtools.systems.visual_awareness.slots import TextImages
+from vgtools.systems.visual_awareness.slots import SlotImages
 from vgtools.tasks import finetune
 from vgtools.tasks.finetune import BatchWithImages, FineTuner, Learner, Split, with_images
 from vgtools.tasks.sequences import InputsWithRows
@@ -64,7 +64,7 @@ class Fusing:
             **({} if self.weight == 1 else {"image_weight": self.weight}),
         }
 
-    def fusion_for(self, net: Any, images: TextImages, ref: str) -> Fusion:
+    def fusion_for(self, net: Any, images: SlotImages, ref: str) -> Fusion:
         """Return the fusion for a network: the saved fusion of its model, or a new fusion.
 
         Args:
@@ -128,7 +128,7 @@ def new_tuner(
     task: Task,
     ref: str,
     seed: int,
-    images: TextImages,
+    images: SlotImages,
     fusing: Fusing,
     *,
     dtype: torch.dtype = torch.float32,
@@ -157,7 +157,7 @@ class FusedLearner(Learner):
     Source: Zhang et al. 2019, sections 2.3 to 2.5.
     """
 
-    images: TextImages
+    images: SlotImages
     fusing: Fusing
 
     def new(self, seed: int) -> tuple[Any, Encoder]:

@@ -19,11 +19,11 @@ from vgtools.io.settings import entries
 from vgtools.models.encoder import Encoder
 from vgtools.systems.visual_awareness.recipe import MILESTONES, RetrieverConfig, retriever_config
 from vgtools.systems.visual_awareness.retrieve import embed_images, embed_texts
-from vgtools.systems.visual_awareness.retriever import KIND, Batch, Retriever
+from vgtools.systems.visual_awareness.retriever import KIND, Retriever, RetrieverBatch
 from vgtools.systems.visual_awareness.words import (
     TABLE,
     Reader,
-    Texts,
+    RetrieverTexts,
     WordReader,
     encoder_reader,
     words_of,
@@ -31,28 +31,28 @@ from vgtools.systems.visual_awareness.words import (
 from vgtools.text.vector_files import copy_vectors, open_vectors, select_vectors
 from vgtools.training.loop import TrainConfig
 from vgtools.training.session import Session, TrainingRun, mean_record
-from vgtools.training.splits import Rows, Splits
+from vgtools.training.splits import CaptionSplits, Rows
 from vgtools.training.steps import plan_for, step_batches, train_config
 
 _BLOCK = 1024  # texts whose scores are computed at a time
 
 
-class Captions(NamedTuple):
+class RetrieverCaptions(NamedTuple):
     """Captions that have a word, as a text path reads them."""
 
     images: Array  # (S,) int64 feature row of each caption's image
     numbers: Array  # (S,) int64 which of the texts each is
-    texts: Texts
+    texts: RetrieverTexts
 
 
-class Words(NamedTuple):
+class WordSource(NamedTuple):
     """Where the text path's words come from: either."""
 
     encoder: Encoder | None  # its word pieces or states
     vectors: str | None  # see `vgtools.text.vector_files.open_vectors`
 
 
-class Pictures(Protocol):
+class RetrieverPictures(Protocol):
     """The inputs of images to a retriever in training: feature maps, or pixels."""
 
     @property
@@ -73,7 +73,7 @@ class Pictures(Protocol):
         """Return facts for run.json, and the retriever's weights if they are not the network's."""
 
 
-class Maps:
+class FeatureMaps:
     """Finished feature maps: the backbone stays as it is."""
 
     def __init__(self, bank: Features) -> None:
@@ -94,7 +94,7 @@ class Maps:
         return {key: self._manifest.get(key) for key in ("backbone", "grid")}, None
 
 
-def open_words(words: Words, config: Mapping[str, Any], texts: Sequence[str]) -> Reader:
+def open_words(words: WordSource, config: Mapping[str, Any], texts: Sequence[str]) -> Reader:
     """Return the reader for a training; it holds only the word vectors of the captions.
 
     Raises:
@@ -111,7 +111,7 @@ def open_words(words: Words, config: Mapping[str, Any], texts: Sequence[str]) ->
     return reader
 
 
-def read_captions(reader: Reader, rows: Rows, session: Session, name: str) -> Captions:
+def read_captions(reader: Reader, rows: Rows, session: Session, name: str) -> RetrieverCaptions:
     """Return captions as a text path reads them, and report how many are left out."""
     images, texts = zip(*rows, strict=True)
     with Progress("train-matcher: captions", "captions", len(rows), session.quiet) as bar:
@@ -122,17 +122,17 @@ def read_captions(reader: Reader, rows: Rows, session: Session, name: str) -> Ca
     if empty or found.unknown or found.cut:
         unknown = f"{amount(found.unknown, 'word')} without a vector"
         session.note(f"{name}: {unknown}, {amount(empty, 'caption')} left out, {found.cut} cut")
-    return Captions(np.asarray(images, np.int64)[numbers], numbers, found)
+    return RetrieverCaptions(np.asarray(images, np.int64)[numbers], numbers, found)
 
 
 def collate(
-    captions: Captions,
+    captions: RetrieverCaptions,
     reader: Reader,
     feats: Array,
     numbers: Array,
     epoch: int,
     device: torch.device | str = "cpu",
-) -> Batch:
+) -> RetrieverBatch:
     """Return the batch of some captions: a photo is in it once, however many captions it has.
 
     Args:
@@ -145,7 +145,7 @@ def collate(
     """
     words, lengths = reader.inputs(captions.texts, captions.numbers[numbers])
     rows, own = np.unique(captions.images[numbers], return_inverse=True)
-    return Batch(
+    return RetrieverBatch(
         words=words.to(device),
         lengths=lengths.to(device),
         feats=torch.from_numpy(np.asarray(feats[rows], np.float32)).to(device),
@@ -154,7 +154,9 @@ def collate(
     )
 
 
-def evaluate(retriever: Any, captions: Captions, reader: Reader, feats: Any) -> dict[str, Any]:
+def evaluate(
+    retriever: Any, captions: RetrieverCaptions, reader: Reader, feats: Any
+) -> dict[str, Any]:
     """Return how well captions find their photos among all photos, and photos their captions.
 
     Args:
@@ -204,7 +206,9 @@ def score(measured: Mapping[str, Any] | None) -> float:
     return float(sum(way[f"r{k}"] for way in ways for k in KS))
 
 
-def fit(session: Session, words: Words, pictures: Pictures, splits: Splits) -> None:
+def fit(
+    session: Session, words: WordSource, pictures: RetrieverPictures, splits: CaptionSplits
+) -> None:
     """Train a retriever to its last epoch, and write the run with the best.
 
     Args:
@@ -230,7 +234,7 @@ def fit(session: Session, words: Words, pictures: Pictures, splits: Splits) -> N
     seed = config["seed"]
     plan = plan_for(len(train.images), {**config, "steps": None})
 
-    def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
+    def build(numbers: Array, epoch: int, parts: int) -> list[RetrieverBatch]:
         seen = pictures.drawn(seed, epoch, int(numbers[0]))
         # The step is never cut into parts, because the other photos of the step are its negatives.
         return [collate(train, reader, seen, numbers, epoch, session.device)]
@@ -264,7 +268,7 @@ def with_milestones(settings: TrainConfig, per_epoch: int) -> TrainConfig:
 
 
 def _result(
-    session: Session, shape: RetrieverConfig, words: Words, pictures: Pictures
+    session: Session, shape: RetrieverConfig, words: WordSource, pictures: RetrieverPictures
 ) -> tuple[dict[str, Any], Encoder | None, Mapping[str, Tensor] | None]:
     """Return the arguments of `TrainingRun.finish`; the run gets a copy of the word vectors."""
     if words.vectors is not None:

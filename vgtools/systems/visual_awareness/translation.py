@@ -90,7 +90,7 @@ class FusedTranslationLearner(FusedLearner, TranslationLearner):
 
 
 @dataclass(frozen=True)
-class Model:
+class TranslationModel:
     """A translation model with its tokenizer, and the fusion in it, if it has one."""
 
     encoder: Encoder
@@ -107,7 +107,9 @@ class Model:
         return config
 
 
-def open_model(ref: str, feats: str | None, device: torch.device, *, offline: bool) -> Model:
+def open_model(
+    ref: str, feats: str | None, device: torch.device, *, offline: bool
+) -> TranslationModel:
     """Open a translation model for a device.
 
     Args:
@@ -128,12 +130,12 @@ def open_model(ref: str, feats: str | None, device: torch.device, *, offline: bo
     encoder = load_seq2seq(ref, offline=offline)
     net = encoder.model.eval().requires_grad_(False).to(device)
     if feats is None:
-        return Model(encoder, None)
+        return TranslationModel(encoder, None)
     features = open_features(feats)
     fusion, backbone = open_fusion(folder)
     check_same("backbone", features.backbone, backbone, feats)
     fusion.eval().requires_grad_(False).to(device).attach(net)
-    return Model(encoder, fusion, features, feats)
+    return TranslationModel(encoder, fusion, features, feats)
 
 
 class StreamTranslator:
@@ -152,7 +154,7 @@ class StreamTranslator:
 
     def __init__(
         self,
-        model: Model,
+        model: TranslationModel,
         path: str,
         how: Decoding,
         batch_size: int,

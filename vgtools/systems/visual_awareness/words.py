@@ -37,7 +37,7 @@ UNKNOWN = ("UNK", "<unk>")  # words of a table that stand for all others
 _BLOCK = 4096  # texts whose states are computed at a time
 
 
-class Texts(NamedTuple):
+class RetrieverTexts(NamedTuple):
     """B texts as a text path reads them."""
 
     starts: Array  # (B + 1,) int64: the items of text b are starts[b] to starts[b + 1]
@@ -57,7 +57,9 @@ class Reader(Protocol):
     width: int  # W
     fingerprint: str  # hash of word vectors; empty for an encoder, which the run's hash covers
 
-    def read(self, texts: Sequence[str], check: Callable[[], None] = lambda: None) -> Texts:
+    def read(
+        self, texts: Sequence[str], check: Callable[[], None] = lambda: None
+    ) -> RetrieverTexts:
         """Return the items of texts; `check` is called now and then and may raise."""
         ...
 
@@ -65,7 +67,7 @@ class Reader(Protocol):
         """Return some words that it knows, at most `count`."""
         ...
 
-    def inputs(self, texts: Texts, numbers: Array) -> tuple[Tensor, Tensor]:
+    def inputs(self, texts: RetrieverTexts, numbers: Array) -> tuple[Tensor, Tensor]:
         """Return the input for some texts that have items.
 
         Returns:
@@ -94,7 +96,9 @@ class WordReader:
         self._table = table
         self._unknown = next((rows[word] for word in UNKNOWN if word in rows), -1)
 
-    def read(self, texts: Sequence[str], check: Callable[[], None] = lambda: None) -> Texts:
+    def read(
+        self, texts: Sequence[str], check: Callable[[], None] = lambda: None
+    ) -> RetrieverTexts:
         """Return the known words of texts."""
         check()
         spans, starts = word_runs(texts)
@@ -116,7 +120,7 @@ class WordReader:
         """Return the first words of the table."""
         return list(islice(filter(str.isalnum, self._rows), count))
 
-    def inputs(self, texts: Texts, numbers: Array) -> tuple[Tensor, Tensor]:
+    def inputs(self, texts: RetrieverTexts, numbers: Array) -> tuple[Tensor, Tensor]:
         """Return the word vectors of texts."""
         return _padded(texts, numbers, lambda items: self._table[items])
 
@@ -132,7 +136,9 @@ class PieceReader:
         self._tokenizer = encoder.tokenizer
         self.width = int(self._table.shape[1])
 
-    def read(self, texts: Sequence[str], check: Callable[[], None] = lambda: None) -> Texts:
+    def read(
+        self, texts: Sequence[str], check: Callable[[], None] = lambda: None
+    ) -> RetrieverTexts:
         """Return the word pieces of texts."""
         tokens = tokenize(self._tokenizer, texts)
         return _cut(tokens.starts, tokens.ids.astype(np.int32), LONGEST, 0)
@@ -141,7 +147,7 @@ class PieceReader:
         """Return words of the tokenizer's vocabulary."""
         return _vocabulary(self._tokenizer, count)
 
-    def inputs(self, texts: Texts, numbers: Array) -> tuple[Tensor, Tensor]:
+    def inputs(self, texts: RetrieverTexts, numbers: Array) -> tuple[Tensor, Tensor]:
         """Return the embeddings of the word pieces of texts."""
         return _padded(texts, numbers, lambda items: self._table[items])
 
@@ -156,7 +162,9 @@ class StateReader:
         self._encoder = encoder
         self.width = layers * encoder.width
 
-    def read(self, texts: Sequence[str], check: Callable[[], None] = lambda: None) -> Texts:
+    def read(
+        self, texts: Sequence[str], check: Callable[[], None] = lambda: None
+    ) -> RetrieverTexts:
         """Return the mean state of each text that has a token."""
         tokens = tokenize(self._encoder.tokenizer, texts)
         lengths = np.minimum(np.diff(tokens.starts), self._encoder.max_tokens)
@@ -168,7 +176,7 @@ class StateReader:
             numbers = asking[first : first + _BLOCK]
             means[first : first + len(numbers)] = self._means(tokens, numbers, lengths[numbers])
         cut = int((np.diff(tokens.starts) > lengths).sum())
-        return Texts(row_starts((lengths > 0).astype(int).tolist()), means, 0, cut)
+        return RetrieverTexts(row_starts((lengths > 0).astype(int).tolist()), means, 0, cut)
 
     @torch.inference_mode()
     def _means(self, tokens: Tokens, numbers: Array, lengths: Array) -> Array:
@@ -183,7 +191,7 @@ class StateReader:
         """Return words of the tokenizer's vocabulary."""
         return _vocabulary(self._encoder.tokenizer, count)
 
-    def inputs(self, texts: Texts, numbers: Array) -> tuple[Tensor, Tensor]:
+    def inputs(self, texts: RetrieverTexts, numbers: Array) -> tuple[Tensor, Tensor]:
         """Return (1, B, W) mean states of texts."""
         return _padded(texts, numbers, lambda states: states)
 
@@ -194,18 +202,18 @@ def _vocabulary(tokenizer: Tokenizer, count: int) -> list[str]:
     return list(islice(filter(str.isalnum, sorted(vocabulary, key=vocabulary.__getitem__)), count))
 
 
-def _cut(starts: Array, items: Array, longest: int, unknown: int) -> Texts:
+def _cut(starts: Array, items: Array, longest: int, unknown: int) -> RetrieverTexts:
     """Return texts without the items after the `longest`-th of each."""
     counts = np.diff(starts)
     cut = int((counts > longest).sum())
     if cut:
         places, starts_of = ragged(starts[:-1], starts[:-1] + np.minimum(counts, longest))
-        return Texts(starts_of, items[places], unknown, cut)
-    return Texts(starts, items, unknown, 0)
+        return RetrieverTexts(starts_of, items[places], unknown, cut)
+    return RetrieverTexts(starts, items, unknown, 0)
 
 
 def _padded(
-    texts: Texts, numbers: Array, vectors: Callable[[Array], Array]
+    texts: RetrieverTexts, numbers: Array, vectors: Callable[[Array], Array]
 ) -> tuple[Tensor, Tensor]:
     """Return the vectors of the items of some texts, (longest, B, W) float32, and their counts."""
     places, starts = ragged(texts.starts[numbers], texts.starts[numbers + 1])

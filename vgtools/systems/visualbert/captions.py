@@ -34,7 +34,7 @@ Scene = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Captions:
+class VisualBertCaptions:
     """The captions of a run, tokenised once."""
 
     name: str  # name of the file or files, for messages
@@ -63,7 +63,7 @@ def read_captions(
     regions: Regions | None,
     pairs: bool = True,
     train: bool = False,
-) -> Captions:
+) -> VisualBertCaptions:
     """Read caption files {"image", "text"} and check that each image has regions.
 
     A text about two images has their list, "images". An image is also found without folder and
@@ -120,7 +120,7 @@ def read_captions(
     # A stable sort keeps the captions of an image in the order of the files.
     order = np.argsort(image, kind="stable")
     first = np.concatenate([[0], np.cumsum(counts)])
-    return Captions(name, list(images), image, np.concatenate(ids), starts, order, first)
+    return VisualBertCaptions(name, list(images), image, np.concatenate(ids), starts, order, first)
 
 
 def _scene(row: dict[str, Any], path: str, line: int) -> Scene:

@@ -51,7 +51,7 @@ class VisualBertConfig:
     alignment: str = "sum"
 
 
-class Batch(NamedTuple):
+class VisualBertBatch(NamedTuple):
     """Captions to learn from.
 
     The losses are sums over this batch, divided by the counts of a whole step.
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
     pair_count: float
     segments: Tensor | None = None  # (B, R) int64, see `VisualBert.embed_regions`
 
-    def to(self, device: torch.device | str) -> Batch:
+    def to(self, device: torch.device | str) -> VisualBertBatch:
         """Return the batch on a device."""
         return on_device(self, device)
 
@@ -227,10 +227,10 @@ class VisualBert(nn.Module):
         """Return the pooled first token, (B, H), as BERT's pooler does."""
         return torch.tanh(self.pooler(states[:, 0]))
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: VisualBertBatch) -> dict[str, Tensor]:
         """Return the losses of a batch by name, unweighted.
 
-        `Batch` has their divisors. Regions are never masked and never predicted.
+        `VisualBertBatch` has their divisors. Regions are never masked and never predicted.
 
         Source: section A.3; `mlm` is objective 1.
         """
@@ -301,7 +301,7 @@ def sip(logits: Tensor, match: Tensor) -> Tensor:
     return F.cross_entropy(logits.float(), match, reduction="sum")
 
 
-def halve(batch: Batch) -> tuple[Batch, ...]:
+def halve(batch: VisualBertBatch) -> tuple[VisualBertBatch, ...]:
     """Return the halves of a batch, whose losses add up to its own; one caption cannot be cut."""
     return halves(batch, {"masked": "tokens"})
 

@@ -27,15 +27,15 @@ from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.visualbert.captions import (
-    Captions,
     Scene,
+    VisualBertCaptions,
     check_backbone,
     read_captions,
     regions_of,
 )
 from vgtools.systems.visualbert.model import (
-    Batch,
     VisualBert,
+    VisualBertBatch,
     VisualBertConfig,
     halve,
     load_visualbert,
@@ -47,7 +47,7 @@ from vgtools.text.masking import Masking, mask_tokens
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training.loop import Batches
 from vgtools.training.session import Job, mean_losses
-from vgtools.training.steps import Plan, plan_for, step_batches
+from vgtools.training.steps import StepPlan, plan_for, step_batches
 
 # The purpose of a random generator, as the first of its seeds; 0 is the order of captions, 3
 # `region_start`.
@@ -56,7 +56,7 @@ _FIXED = 2
 
 
 @dataclass(frozen=True)
-class Recipe(Masking):
+class VisualBertMasking(Masking):
     """How captions become inputs and labels; the special ids of `suffix` follow each caption."""
 
     pairs: bool = True  # a second caption follows, right with p = 0.5
@@ -67,7 +67,7 @@ class Recipe(Masking):
     rate: float = 0.15  # share of the tokens that are masked
 
 
-def recipe_for(text: Encoder, **settings: Any) -> Recipe:
+def recipe_for(text: Encoder, **settings: Any) -> VisualBertMasking:
     """Return the recipe of an encoder: its special tokens, and the settings given.
 
     Raises:
@@ -81,10 +81,12 @@ def recipe_for(text: Encoder, **settings: Any) -> Recipe:
     if config.type_vocab_size < 2:
         why = "the encoder knows one segment, VisualBERT needs two; take another encoder"
         raise DataError(why, text.ref, code=Exit.CONFIG)
-    return Recipe.of(text.tokenizer, **settings)
+    return VisualBertMasking.of(text.tokenizer, **settings)
 
 
-def partner(captions: Captions, number: int, rng: np.random.Generator) -> tuple[int, bool]:
+def partner(
+    captions: VisualBertCaptions, number: int, rng: np.random.Generator
+) -> tuple[int, bool]:
     """Return the caption that follows another, and whether both have the same image.
 
     With p = 0.5 they do. The caption is drawn evenly, from the other captions of the same image or
@@ -114,7 +116,9 @@ class _Example(NamedTuple):
     right: bool  # the second caption is one of the image's
 
 
-def _example(captions: Captions, number: int, recipe: Recipe, epoch: int | None) -> _Example:
+def _example(
+    captions: VisualBertCaptions, number: int, recipe: VisualBertMasking, epoch: int | None
+) -> _Example:
     """Return the example that starts with a caption; see `collate`."""
     seeds = [_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number]
     rng = np.random.default_rng(seeds)
@@ -141,15 +145,15 @@ def _example(captions: Captions, number: int, recipe: Recipe, epoch: int | None)
 
 
 def collate(
-    captions: Captions,
+    captions: VisualBertCaptions,
     regions: Regions | None,
     width: int,
     numbers: Array,
-    recipe: Recipe,
+    recipe: VisualBertMasking,
     epoch: int | None,
     parts: int = 1,
     device: torch.device | str = "cpu",
-) -> list[Batch]:
+) -> list[VisualBertBatch]:
     """Build the batches of one step.
 
     Args:
@@ -167,7 +171,7 @@ def collate(
     if parts > 1:  # Texts of similar length share a batch, which needs less padding.
         examples.sort(key=lambda e: len(e.read))
     token_count = max(1, sum(len(e.words) for e in examples)) / parts
-    batches = list[Batch]()
+    batches = list[VisualBertBatch]()
     for part in np.array_split(np.arange(len(examples)), parts):
         mine = [examples[i] for i in part.tolist()]
         ids = padded([e.read for e in mine], recipe.pad, np.int64)
@@ -176,7 +180,7 @@ def collate(
         chosen = padded([e.chosen for e in mine], False, bool)
         features, region_mask, segments = regions_of(regions, [e.scene for e in mine], width)
         words = np.concatenate([e.words for e in mine]).astype(np.int64)
-        batch = Batch(
+        batch = VisualBertBatch(
             ids=torch.from_numpy(ids),
             types=torch.from_numpy(types),
             text_mask=torch.from_numpy(text_mask),
@@ -202,16 +206,16 @@ def _fit(texts: list[Array], longest: int) -> list[Array]:
 
 
 def make_batches(
-    captions: Captions,
+    captions: VisualBertCaptions,
     regions: Regions | None,
     width: int,
-    recipe: Recipe,
-    plan: Plan,
+    recipe: VisualBertMasking,
+    plan: StepPlan,
     device: torch.device | str = "cpu",
 ) -> Batches:
     """Return the batches of an epoch as `train` expects them; see `step_batches`."""
 
-    def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
+    def build(numbers: Array, epoch: int, parts: int) -> list[VisualBertBatch]:
         return collate(captions, regions, width, numbers, recipe, epoch, parts, device)
 
     counts = {"token_count": lambda b: len(b.tokens), "pair_count": lambda b: len(b.ids)}
@@ -220,9 +224,9 @@ def make_batches(
 
 def evaluate(
     model: VisualBert,
-    captions: Captions,
+    captions: VisualBertCaptions,
     regions: Regions | None,
-    recipe: Recipe,
+    recipe: VisualBertMasking,
     batch_size: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:
@@ -244,7 +248,7 @@ def evaluate(
 
 
 @dataclass
-class Pretraining:
+class VisualBertPretraining:
     """One pretraining of a VisualBERT on captions and the regions of their images.
 
     Raises:
@@ -364,7 +368,7 @@ class Pretraining:
         """Nothing is left over."""
 
 
-def _digest(captions: Captions) -> str:
+def _digest(captions: VisualBertCaptions) -> str:
     """Return the sha256 of captions as the model reads them."""
     digest = hashlib.sha256("\0".join(map("\1".join, captions.images)).encode())
     for part in (captions.image, captions.ids, captions.starts):

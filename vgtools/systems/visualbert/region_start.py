@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from vgtools.images.regions import Regions
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.systems.visualbert.captions import Captions, regions_of
+from vgtools.systems.visualbert.captions import VisualBertCaptions, regions_of
 from vgtools.systems.visualbert.model import VisualBert
 from vgtools.training import processes
 
@@ -41,7 +41,7 @@ _SAMPLE = 1024  # images whose features give the mean of all features
 _SEED = 3  # the first of the generator's seeds; batches use 0 to 2
 
 
-def word_weights(captions: Captions, vocabulary: int) -> Array:
+def word_weights(captions: VisualBertCaptions, vocabulary: int) -> Array:
     """Return log(N / images whose captions have the word), (V,) float32.
 
     It is 0 for a word that all images have and for a word that none has.
@@ -53,7 +53,7 @@ def word_weights(captions: Captions, vocabulary: int) -> Array:
     return np.log(total / np.where(counts, counts, total)).astype(np.float32)
 
 
-def words_of(captions: Captions, image: int) -> Array:
+def words_of(captions: VisualBertCaptions, image: int) -> Array:
     """Return the different tokens of an image's captions, sorted."""
     numbers = captions.of_image(image).tolist()
     return np.unique(np.concatenate([captions.of(number) for number in numbers]))
@@ -92,7 +92,9 @@ def alignment_loss(
     return (losses * pairs).sum() / pairs.sum().clamp(min=1e-9)
 
 
-def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) -> Iterator[float]:
+def align(
+    model: VisualBert, captions: VisualBertCaptions, regions: Regions, seed: int
+) -> Iterator[float]:
     """Start a VisualBERT's regions near the words that they show; nothing else changes.
 
     The projected regions get the mean and the spread of the words' embeddings, and the mean of the

@@ -50,8 +50,8 @@ from vgtools.tasks.kinds.answer import (
 )
 from vgtools.tasks.kinds.choice import Link, SceneExample
 from vgtools.tasks.kinds.classify import named_outputs
-from vgtools.tasks.kinds.ground import Captions, Ranking
-from vgtools.tasks.sequences import CHUNK, Inputs, InputsWithImages, special_tokens
+from vgtools.tasks.kinds.ground import PhraseCaptions, PhraseRanking
+from vgtools.tasks.sequences import CHUNK, InputsWithImages, TaskInputs, special_tokens
 from vgtools.tasks.table import Task
 from vgtools.text.masking import special_id
 from vgtools.text.tokens import tokenize
@@ -149,7 +149,7 @@ def read_split(
     masks = int(ADAPTATIONS[task.kind].reads_mask)
     shorter = {**settings, "max_length": settings["max_length"] - masks}
     part = finetune.read_split(task, name, path, tuner, encoder, shorter)
-    text: Inputs = part.inputs
+    text: TaskInputs = part.inputs
     asked = [cast("VisualExample", part.examples[number]) for number in text.examples.tolist()]
     images = [tuple(region_input.regions.find(i, path, e.line) for i in e.images) for e in asked]
     targets = golds = seen = links = None
@@ -161,7 +161,7 @@ def read_split(
     if task.choices:
         seen = _objects(part, images, region_input, path)
         links = _links(part, encoder, text, seen)
-    if isinstance(text, Captions):
+    if isinstance(text, PhraseCaptions):
         golds = _gold_boxes(part, text, images, region_input, path)
     part.inputs = VisualInputs(text, images, targets, golds, seen, links)
     return part
@@ -198,7 +198,7 @@ def _objects(
     return seen
 
 
-def _links(part: Split, encoder: Encoder, text: Inputs, seen: list[Array]) -> Array:
+def _links(part: Split, encoder: Encoder, text: TaskInputs, seen: list[Array]) -> Array:
     """Return which word names which region, (W, 3) in the form of `VisualInputs.links`.
 
     Words that are cut off name no region.
@@ -239,7 +239,11 @@ def _named(spans: Array, links: Sequence[Link], begin: int, end: int) -> list[tu
 
 
 def _gold_boxes(
-    part: Split, text: Captions, images: list[tuple[str, ...]], region_input: RegionInput, path: str
+    part: Split,
+    text: PhraseCaptions,
+    images: list[tuple[str, ...]],
+    region_input: RegionInput,
+    path: str,
 ) -> list[list[Array]]:
     """Return the boxes of the phrases of each caption, in the pixels of the regions.
 
@@ -263,7 +267,7 @@ def _scale(example: VisualExample, seen: RegionSet) -> Array:
     return np.array([seen.width / width, seen.height / height] * 2)
 
 
-def _with_mask(text: Inputs, mask: int) -> Inputs:
+def _with_mask(text: TaskInputs, mask: int) -> TaskInputs:
     """Return texts with [MASK] before the last token of each.
 
     Source: Li et al. 2020, released code: VQA is answered at the last but one token of the text.
@@ -273,7 +277,7 @@ def _with_mask(text: Inputs, mask: int) -> Inputs:
     return dataclasses.replace(text, ids=ids, starts=starts, second=text.second + 1)
 
 
-class Batch(NamedTuple):
+class RegionTaskBatch(NamedTuple):
     """Units to learn from; the loss is their sum divided by `whole`, so that halves add up."""
 
     ids: Tensor  # (B, T) int64; VCR: (B, C, T)
@@ -296,7 +300,7 @@ def collate(
     device: torch.device | str = "cpu",
     part: int = 0,
     parts: int = 1,
-) -> Batch:
+) -> RegionTaskBatch:
     """Build a batch, padded to its own longest sequence and its own most regions.
 
     For `part` and `parts` see `vgtools.tasks.finetune.collate`.
@@ -306,7 +310,7 @@ def collate(
     text = finetune.collate(inputs.text, units, pad, True, device, part, parts)
     assert text.segments is not None
     whole = text.whole
-    if isinstance(inputs.text, Captions):
+    if isinstance(inputs.text, PhraseCaptions):
         whole = sum(len(inputs.text.places[unit]) for unit in units.tolist()) / parts
     units = units[part::parts]
     shown = [
@@ -330,7 +334,7 @@ def collate(
             scores[row, list(target)] = list(target.values())
         labels = tensor(scores)
     places = alignment = None
-    if isinstance(inputs.text, Captions) and inputs.golds is not None:
+    if isinstance(inputs.text, PhraseCaptions) and inputs.golds is not None:
         phrases = [inputs.text.places[unit] for unit in units.tolist()]
         shares = np.zeros((len(units), max(map(len, phrases)), most), np.float32)
         for row, unit in enumerate(units.tolist()):
@@ -341,7 +345,7 @@ def collate(
         labels = tensor(shares)
     if inputs.links is not None:
         alignment = tensor(_alignment(inputs, inputs.links, units, most))
-    return Batch(
+    return RegionTaskBatch(
         ids=text.ids,
         types=text.segments,
         mask=text.mask.bool(),
@@ -450,7 +454,7 @@ class VisualTuner(nn.Module):
             self.head = nn.Linear(width, 1 if task.choices else task.classes)
         draw_linear_layers(self.head, float(config.initializer_range))
 
-    def outputs(self, batch: Batch) -> Tensor:
+    def outputs(self, batch: RegionTaskBatch) -> Tensor:
         """Return (B, C) logits; grounding: (B, P, R) log shares of the attention."""
         device = batch.ids.device
         with autocast(device, self.dtype):
@@ -472,7 +476,7 @@ class VisualTuner(nn.Module):
             logits: Tensor = self.head(self.dropout(pooled)).float()
             return logits
 
-    def _choose(self, batch: Batch, alignment: Tensor) -> Tensor:
+    def _choose(self, batch: RegionTaskBatch, alignment: Tensor) -> Tensor:
         """Return (B, C) logits of choices, each of which is a sequence with the same regions."""
         each = batch.ids.shape[1]
         text = (x.flatten(0, 1) for x in (batch.ids, batch.types, batch.mask))
@@ -482,7 +486,7 @@ class VisualTuner(nn.Module):
         logits: Tensor = self.head(self.dropout(pooled)).float().view(-1, each)
         return logits
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: RegionTaskBatch) -> dict[str, Tensor]:
         """Return the loss of the task's kind."""
         return {LOSS: KINDS[self.task.kind].loss(self.outputs(batch), batch) / batch.whole}
 
@@ -528,7 +532,7 @@ def predict(
         DataError: as `outputs_of`.
     """
 
-    def build(units: Array) -> Batch:
+    def build(units: Array) -> RegionTaskBatch:
         return collate(inputs, region_input, units, tuner.pad, device)
 
     return outputs_of(tuner, inputs.lengths, build, batch_size)
@@ -551,7 +555,7 @@ def predict_rows(
     for units, outputs in predict(tuner, part.inputs, region_input, batch_size, device):
         numbers: list[int] = units.tolist()
         given: Any = outputs
-        if isinstance(text, Captions):
+        if isinstance(text, PhraseCaptions):
             numbers = [number for unit in units.tolist() for number in text.phrases[unit]]
             given = _rank(part, text, region_input, units, outputs)
         examples = [part.examples[number] for number in numbers]
@@ -562,10 +566,10 @@ def predict_rows(
 
 
 def _rank(
-    part: Split, text: Captions, region_input: RegionInput, units: Array, outputs: Array
-) -> list[Ranking]:
+    part: Split, text: PhraseCaptions, region_input: RegionInput, units: Array, outputs: Array
+) -> list[PhraseRanking]:
     """Return the ten boxes with most attention for each phrase of some captions."""
-    rankings = list[Ranking]()
+    rankings = list[PhraseRanking]()
     for unit, attention in zip(units.tolist(), outputs, strict=True):
         seen = region_input.regions.of(part.inputs.images[unit][0])
         golds = part.inputs.golds[unit]
@@ -574,7 +578,7 @@ def _rank(
             best = np.argsort(-shares[: len(seen)], kind="stable")[:10]
             boxes = (seen.boxes[best] / _scale(example, seen)).round(3).tolist()
             reachable = bool(gold_shares(seen.boxes, gold).any())
-            rankings.append(Ranking(boxes, float(np.exp(shares[best[0]])), reachable))
+            rankings.append(PhraseRanking(boxes, float(np.exp(shares[best[0]])), reachable))
     return rankings
 
 
@@ -602,7 +606,7 @@ class VisualLearner(Learner):
 
     def collate(
         self, tuner: VisualTuner, inputs: Any, units: Array, part: int = 0, parts: int = 1
-    ) -> Batch:
+    ) -> RegionTaskBatch:
         """Return a part of the batch of a step."""
         return collate(inputs, self.region_input, units, tuner.pad, self.device, part, parts)
 

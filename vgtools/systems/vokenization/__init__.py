@@ -9,7 +9,7 @@ SECTIONS = {
         "voken_lm.VisuallySupervisedLM",
         "voken_lm.VokenHead",
         "objectives.Objective",
-        "pretraining.Pretraining",
+        "pretraining.VokenPretraining",
     ),
     "section 3.1": ("vokenize.vokenize", "calibration.Calibration", "published.read_vokens"),
     "section 3.2": (
@@ -23,7 +23,7 @@ SECTIONS = {
     "section 5.2": ("term_frequency.TermFrequency",),
     "table 1": ("reported.corpora",),
     "table 2": ("reported.scores",),
-    "table 5": ("voken_lm.Recipe",),
+    "table 5": ("voken_lm.VokenMasking",),
     "table 6": ("voken_lm.control_vokens",),
     "appendix A.4": (
         "recipe.MatcherConfig",

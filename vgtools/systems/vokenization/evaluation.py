@@ -28,8 +28,8 @@ from vgtools.models.packed import PackedEncoder
 from vgtools.systems.vokenization.calibration import Calibration, reliability
 from vgtools.systems.vokenization.matcher import TokenImageMatcher
 from vgtools.systems.vokenization.matcher_training import (
-    Captions,
     HiddenStates,
+    MatcherCaptions,
     Ranked,
     chance,
     concept_hits,
@@ -50,7 +50,7 @@ Spans = list[tuple[int, int]]
 
 
 @dataclass
-class Texts:
+class EvaluatedTexts:
     """N texts, before an encoder reads them."""
 
     images: list[int]  # N, feature row of each text's photo
@@ -59,7 +59,7 @@ class Texts:
     phrases: list[Spans]  # N, spans of phrases that show something; none without annotations
 
     @classmethod
-    def of(cls, rows: Rows, parser: Parser | None, phrases: Sequence[Spans] = ()) -> Texts:
+    def of(cls, rows: Rows, parser: Parser | None, phrases: Sequence[Spans] = ()) -> EvaluatedTexts:
         """Parse captions.
 
         Raises:
@@ -79,7 +79,7 @@ class Texts:
 class Encoded(NamedTuple):
     """Texts as an encoder reads them: T tokens."""
 
-    captions: Captions
+    captions: MatcherCaptions
     states: HiddenStates
     tags: Array  # (T,) part of speech of the word that each token starts in, or empty
     lemmas: list[str]  # T, lower case
@@ -137,7 +137,7 @@ class Evaluation:
         self._ids = bank.ids
         self._parser = parser
         self._watch = watch
-        self._parts = {"captions": Texts.of(rows, parser)}
+        self._parts = {"captions": EvaluatedTexts.of(rows, parser)}
         self.photos = np.unique([image for image, _ in rows])
         self._bootstrap = Bootstrap(self.photos)
         self._holders = _holders(rows, [parse.lemmas for parse in self._parts["captions"].parses])
@@ -167,7 +167,7 @@ class Evaluation:
         if not rows:
             why = f"holds none of the {len(self.photos)} photos to evaluate on"
             raise DataError(f"{why}, such as {self._ids[self.photos[0]]!r:.80}", path)
-        self._parts["phrases"] = Texts.of(list(rows.items()), self._parser, spans)
+        self._parts["phrases"] = EvaluatedTexts.of(list(rows.items()), self._parser, spans)
 
     def add_text(self, lines: Sequence[str], rows: Rows) -> None:
         """Also measure the photos that the words of a running text get from a bank.
@@ -186,7 +186,7 @@ class Evaluation:
         words = [[stem_key(word) for word in re.findall(r"[^\W_]+", text)] for _, text in rows]
         self._stems = _holders(rows, words)
         some = int(self._text_photos[0])  # The text has no photo; its rank is not used.
-        self._parts["text"] = Texts.of([(some, line) for line in lines], self._parser)
+        self._parts["text"] = EvaluatedTexts.of([(some, line) for line in lines], self._parser)
 
     def measure(self, run: Matcher) -> dict[str, Any]:
         """Return the figures of a matcher, in percent, as `vg evaluate-matcher` documents them.
@@ -227,7 +227,7 @@ class Evaluation:
             found["phrases"] = self._concepts(matcher)
         return {**found, "interval": interval}
 
-    def _intervals(self, captions: Captions, ranked: Ranked) -> dict[str, Any]:
+    def _intervals(self, captions: MatcherCaptions, ranked: Ranked) -> dict[str, Any]:
         """Return the 95 % intervals of `recalls`."""
         interval = self._bootstrap.interval
         found: dict[str, Any] = {}
@@ -404,7 +404,7 @@ def _visual_spans(phrases: Sequence[Any], path: str, line: int) -> Spans:
     return spans
 
 
-def _encode(texts: Texts, encoder: Encoder, packed: PackedEncoder, watch: Any) -> Encoded:
+def _encode(texts: EvaluatedTexts, encoder: Encoder, packed: PackedEncoder, watch: Any) -> Encoded:
     """Read texts with an encoder, and find the word of each token."""
     captions, _ = tokenize_captions(
         texts.texts, texts.images, encoder.tokenizer, encoder.max_tokens

@@ -96,7 +96,7 @@ class TokenImageMatcher(nn.Module):
             feats = feats.sign() * feats.abs().sqrt()
         return F.normalize(_project(self.image, feats), dim=1)
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: MatcherBatch) -> dict[str, Tensor]:
         """Return the losses of a batch under their names."""
         words = _project(self.text, batch.hidden)
         text = words
@@ -118,14 +118,14 @@ class TokenImageMatcher(nn.Module):
         more = {"word": self.config.word_loss} if by_word and self.config.word_loss else {}
         return {self.config.loss: 1.0, **more}
 
-    def _hinge(self, batch: Batch, text: Tensor, images: Tensor) -> Tensor:
+    def _hinge(self, batch: MatcherBatch, text: Tensor, images: Tensor) -> Tensor:
         return hinge_loss(text, images[batch.own], images[batch.other], self.config.margin)
 
-    def _info_nce(self, batch: Batch, text: Tensor, images: Tensor) -> Tensor:
+    def _info_nce(self, batch: MatcherBatch, text: Tensor, images: Tensor) -> Tensor:
         keyed = (batch.keys, batch.holders, self.config.share, batch.weights)
         return info_nce(text, batch.own, images, _scale(self.log_scale), *keyed)
 
-    def _word(self, batch: Batch, words: Tensor, images: Tensor) -> Tensor:
+    def _word(self, batch: MatcherBatch, words: Tensor, images: Tensor) -> Tensor:
         """Return the loss of content words without their sentence.
 
         The whole target is shared by the photos of the word's stem: alone, a word cannot know which
@@ -280,7 +280,7 @@ def info_nce(
     return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
 
 
-class Batch(NamedTuple):
+class MatcherBatch(NamedTuple):
     """Data of a step: T tokens of S sentences, C distinct images.
 
     With `level="sentence"` the sentences take the place of the tokens.

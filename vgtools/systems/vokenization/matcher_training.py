@@ -20,19 +20,19 @@ from vgtools.io.settings import entries
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
 from vgtools.systems.vokenization.calibration import Calibration, fit_calibration
-from vgtools.systems.vokenization.matcher import Batch, TokenImageMatcher, sentence_means
+from vgtools.systems.vokenization.matcher import MatcherBatch, TokenImageMatcher, sentence_means
 from vgtools.systems.vokenization.recipe import MatcherConfig, matcher_config
 from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_spans
 from vgtools.training.loop import Batches
 from vgtools.training.session import Session
-from vgtools.training.splits import Splits
+from vgtools.training.splits import CaptionSplits
 from vgtools.training.steps import plan_for, train_config
 
 _RAREST = 8.0  # nats, for a stem in one caption of 3,000; rarer stems count no more
 _PLAIN = 2.5  # nats, for words that show nothing: the rarity of a common noun
 
 
-class Captions(NamedTuple):
+class MatcherCaptions(NamedTuple):
     """Captions of images, tokenised; S captions, T tokens, special tokens left out."""
 
     images: Array  # (S,) int64 feature row of each caption's image
@@ -58,7 +58,7 @@ def tokenize_captions(
     tokenizer: Any,
     longest: int,
     stop_words: frozenset[str] | None = None,
-) -> tuple[Captions, dict[str, int]]:
+) -> tuple[MatcherCaptions, dict[str, int]]:
     """Tokenise captions and find their content words.
 
     The image of a caption is its feature row; tokens after the `longest`-th are cut off. Lower-case
@@ -91,11 +91,11 @@ def tokenize_captions(
     cut = Tokens(tokens.ids[places], tokens.spans[places], starts)
     holds = _holds(np.repeat(image, kept[some]), keys[places], starts)
     numbers = np.flatnonzero(some)
-    captions = Captions(image, cut, content[places], keys[places], holds, numbers, numbered)
+    captions = MatcherCaptions(image, cut, content[places], keys[places], holds, numbers, numbered)
     return captions, {"empty": int((~some).sum()), "cut": int((lengths > longest).sum())}
 
 
-def stem_counts(captions: Captions) -> Array:
+def stem_counts(captions: MatcherCaptions) -> Array:
     """Return how many captions hold each stem: (K,)."""
     holds = captions.holds
     return np.bincount(holds.keys, holds.counts, minlength=len(captions.stems))
@@ -182,7 +182,7 @@ class HiddenStates:
 
 
 def make_batches(
-    captions: Captions,
+    captions: MatcherCaptions,
     states: HiddenStates,
     feats: Array,
     config: MatcherConfig,
@@ -197,7 +197,7 @@ def make_batches(
     size = len(captions.images)
     number = -(-size // batch_size)
 
-    def batches(epoch: int, first: int) -> Iterator[Batch]:
+    def batches(epoch: int, first: int) -> Iterator[MatcherBatch]:
         order = np.random.default_rng([seed, epoch]).permutation(size)
         for index, part in enumerate(np.array_split(order, number)):
             if index >= first:
@@ -210,14 +210,14 @@ def make_batches(
 
 
 def collate(
-    captions: Captions,
+    captions: MatcherCaptions,
     states: HiddenStates,
     feats: Array,
     config: MatcherConfig,
     sentences: Array,
     rng: np.random.Generator,
     device: torch.device | str = "cpu",
-) -> Batch:
+) -> MatcherBatch:
     """Build the batch of some captions.
 
     It has the tokens to learn from, their images, and the images that hold a token's stem.
@@ -265,7 +265,7 @@ def collate(
     weights = None
     if config.rarity:
         weights = torch.from_numpy(_rarities(captions, keys) ** config.rarity).to(device).float()
-    return Batch(
+    return MatcherBatch(
         hidden=hidden.to(device).float(),
         rows=indices(rows),
         means=taken.means.to(device).float(),
@@ -278,7 +278,7 @@ def collate(
     )
 
 
-def _rarities(captions: Captions, keys: Array) -> Array:
+def _rarities(captions: MatcherCaptions, keys: Array) -> Array:
     """Return how rare the stems of tokens are: (T,) nats, of the share of captions that hold it."""
     share = np.maximum(stem_counts(captions), 1) / len(captions.images)
     known = np.minimum(-np.log(share), _RAREST)
@@ -314,7 +314,7 @@ class Ranked(NamedTuple):
 @torch.inference_mode()
 def rank_captions(
     matcher: TokenImageMatcher,
-    captions: Captions,
+    captions: MatcherCaptions,
     states: HiddenStates,
     feats: Array,
     bank: Array | None = None,
@@ -368,7 +368,7 @@ def _embed_all(
 
 def rank_all(
     matcher: TokenImageMatcher,
-    captions: Captions,
+    captions: MatcherCaptions,
     states: HiddenStates,
     feats: Array,
     bank: Array | None = None,
@@ -414,7 +414,7 @@ def recall(ranks: Array) -> dict[str, float]:
 
 def evaluate_matcher(
     matcher: TokenImageMatcher,
-    captions: Captions,
+    captions: MatcherCaptions,
     states: HiddenStates,
     feats: Array,
     bank: Array | None = None,
@@ -439,7 +439,7 @@ def chance(size: int) -> dict[str, float]:
     return {f"r{k}": round(100 * min(1.0, k / size), 2) for k in KS}
 
 
-def recalls(captions: Captions, ranked: Ranked) -> dict[str, Any]:
+def recalls(captions: MatcherCaptions, ranked: Ranked) -> dict[str, Any]:
     """Return the recalls of `evaluate_matcher`, of words only where they were ranked."""
     result: dict[str, Any] = {}
     if len(ranked.ranks):
@@ -451,7 +451,7 @@ def recalls(captions: Captions, ranked: Ranked) -> dict[str, Any]:
     return result
 
 
-def concept_hits(captions: Captions, ranked: Ranked) -> Array:
+def concept_hits(captions: MatcherCaptions, ranked: Ranked) -> Array:
     """Return for each token of a content word whether its best image has a caption with it."""
     content = captions.content
     return holds_stem(captions.holds, ranked.top[content], captions.keys[content])
@@ -484,7 +484,7 @@ def fit(
     session: Session,
     encoder: Encoder,
     bank: Features,
-    splits: Splits,
+    splits: CaptionSplits,
     stop_words: frozenset[str],
     budget: int,
 ) -> None:
@@ -498,7 +498,7 @@ def fit(
     run = session.run
     config = run.config
     packed = PackedEncoder(encoder, config["layers"])
-    data: dict[str, tuple[Captions, HiddenStates]] = {}
+    data: dict[str, tuple[MatcherCaptions, HiddenStates]] = {}
     left_out: dict[str, dict[str, int]] = {}
     what = "train-matcher: hidden states"
     with Progress(what, "tokens", quiet=session.quiet) as bar:
@@ -562,8 +562,8 @@ def fit(
 @torch.inference_mode()
 def calibrate(
     matcher: TokenImageMatcher,
-    train: tuple[Captions, HiddenStates],
-    valid: tuple[Captions, HiddenStates],
+    train: tuple[MatcherCaptions, HiddenStates],
+    valid: tuple[MatcherCaptions, HiddenStates],
     feats: Array,
 ) -> Calibration:
     """Fit the probability that a voken is right, on captions held out of training.

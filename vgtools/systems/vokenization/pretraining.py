@@ -19,9 +19,9 @@ from vgtools.models.layers import checkpoint_activations
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.vokenization import objectives
 from vgtools.systems.vokenization.voken_lm import (
-    Recipe,
     VisuallySupervisedLM,
     VokenLMConfig,
+    VokenMasking,
     corpus_of,
     count_vokens,
     evaluate,
@@ -37,7 +37,7 @@ from vgtools.training.steps import plan_for
 
 
 @dataclass
-class Pretraining:
+class VokenPretraining:
     """One pretraining of a masked language model, with vokens (section 2.2) if its inputs have any.
 
     Raises:
@@ -124,7 +124,7 @@ class Pretraining:
         count = processes.on_first(
             lambda: count_vokens(files, held_files, encoder, learned, config["control"], given)
         )
-        recipe = Recipe.of(
+        recipe = VokenMasking.of(
             encoder.tokenizer,
             vokens=count,
             block=config["block"],

@@ -104,7 +104,7 @@ class MatcherConfig(MatcherSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(MatcherSettings):
+class MatcherTraining(MatcherSettings):
     """A matcher and how it learns. An entry of `run.json` each."""
 
     epochs: int = count(
@@ -136,7 +136,7 @@ class Recipe(MatcherSettings):
     )
 
 
-PAPER = preset(Recipe, "paper")
+PAPER = preset(MatcherTraining, "paper")
 
 
 def matcher_config(settings: Mapping[str, Any], **shape: Any) -> MatcherConfig:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features
-from vgtools.retrieval import Bank, Index, NearestImages
+from vgtools.retrieval import EmbeddedBank, Index, NearestImages
 from vgtools.systems.vokenization.matcher import sentence_means
 from vgtools.systems.vokenization.vokenize import (
     Matcher,
@@ -101,7 +101,7 @@ def open_search(index: Index, run: str, device: str, offline: bool) -> SentenceR
     return SentenceRetriever(load_for(index, run, device=device, offline=offline), index)
 
 
-def open_bank(run: str, feats: str, device: str, offline: bool) -> Bank:
+def open_bank(run: str, feats: str, device: str, offline: bool) -> EmbeddedBank:
     """Open pooled features and the run that embeds them.
 
     Raises:
@@ -109,7 +109,7 @@ def open_bank(run: str, feats: str, device: str, offline: bool) -> Bank:
     """
     features = open_features(feats)
     matcher = open_matcher(run, device=device, offline=offline)
-    return Bank(
+    return EmbeddedBank(
         features,
         matcher.info.get("backbone"),
         matcher.fingerprint,

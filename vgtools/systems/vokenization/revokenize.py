@@ -88,7 +88,7 @@ def _carry(values: list[Any], choice: Array, none: float) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Work:
+class RevokenizeTask:
     """How voken rows get another tokenizer's tokens: all rows, or the rows of a shard."""
 
     tokenizer: Tokenizer

@@ -25,7 +25,7 @@ from vgtools.io.files import sha256_file
 from vgtools.io.streams import Piece, Window, read_jsonl, read_windows
 from vgtools.models.references import load_tokenizer
 from vgtools.retrieval import Index, matcher_path
-from vgtools.systems.vokenization.vokenize import Vokens, Work
+from vgtools.systems.vokenization.vokenize import VokenizeTask, Vokens
 from vgtools.text.tokens import Tokens, tokenize, tokenizer_fingerprint
 
 _CAPTIONS = 8192  # captions tokenised at a time
@@ -142,7 +142,7 @@ class TermFrequency:
         self._cancelled.set()
 
 
-class DrawWork(Work):
+class DrawWork(VokenizeTask):
     """The draw of vokens; only the tokenizer of the matcher is used.
 
     The run of the `matcher` is by default at the path in the bank's manifest.

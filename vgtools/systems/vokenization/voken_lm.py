@@ -28,7 +28,7 @@ from vgtools.text.blocks import Corpus, Packed, check_range, open_corpus
 from vgtools.text.masking import Masking, mask_tokens
 from vgtools.training.loop import Batches, halves
 from vgtools.training.session import mean_losses
-from vgtools.training.steps import Plan, step_batches
+from vgtools.training.steps import StepPlan, step_batches
 
 IGNORED = -1  # a token without a voken
 
@@ -71,7 +71,7 @@ class VokenHead(nn.Module):
                 nn.init.zeros_(module.bias)
 
 
-class Batch(NamedTuple):
+class VokenBatch(NamedTuple):
     """Blocks to learn from: B blocks of T tokens, M masked tokens, K tokens with a voken.
 
     The losses are sums over the tokens here, divided by the counts: the tokens of the whole step
@@ -130,10 +130,10 @@ class VisuallySupervisedLM(nn.Module):
             self.image = nn.Linear(config.feats_width, config.joint)
             self.norms = nn.ModuleList(nn.LayerNorm(config.joint, eps=eps) for _ in range(2))
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: VokenBatch) -> dict[str, Tensor]:
         """Return the losses of a batch by name, unweighted.
 
-        `Batch` has their divisors.
+        `VokenBatch` has their divisors.
         """
         with autocast(batch.ids.device, self.dtype):
             output = self.lm.base_model(input_ids=batch.ids, attention_mask=batch.attention)
@@ -223,14 +223,14 @@ def count_vokens(
     return bound if bound is not None else max(tops, default=-1) + 1
 
 
-def corpus_of(files: Sequence[Packed], encoder: Encoder, recipe: Recipe, pack: str) -> Corpus:
+def corpus_of(files: Sequence[Packed], encoder: Encoder, recipe: VokenMasking, pack: str) -> Corpus:
     """Return the corpus of some files; see `vgtools.text.blocks.open_corpus`."""
     special = len(recipe.prefix) + len(recipe.suffix)
     return open_corpus(files, recipe.block, special, encoder.max_tokens, pack)
 
 
 @dataclass(frozen=True)
-class Recipe(Masking):
+class VokenMasking(Masking):
     """How blocks become inputs and labels; table 5's sentence label is `label="first"`."""
 
     vokens: int  # the number of vokens
@@ -280,11 +280,11 @@ def control_vokens(
 def collate(
     corpus: Corpus,
     numbers: Array,
-    recipe: Recipe,
+    recipe: VokenMasking,
     epoch: int | None,
     parts: int = 1,
     device: torch.device | str = "cpu",
-) -> list[Batch]:
+) -> list[VokenBatch]:
     """Build the batches of one step from its blocks.
 
     Args:
@@ -338,13 +338,13 @@ def collate(
     def tensor(rows: Array) -> Tensor:
         return torch.from_numpy(rows[:, :longest]).to(device, non_blocking=True)
 
-    batches = list[Batch]()
+    batches = list[VokenBatch]()
     for part in np.array_split(np.arange(len(numbers)), parts):
         attention = tensor(present[part])
         masked = tensor(chosen[part]).flatten()
         targets = tensor(labels[part]).flatten()
         learned = targets != IGNORED
-        batch = Batch(
+        batch = VokenBatch(
             ids=tensor(read[part]),
             # Without a mask the fused attention kernels are faster.
             attention=None if bool(present[part][:, :longest].all()) else attention.long(),
@@ -359,17 +359,17 @@ def collate(
     return batches
 
 
-def halve(batch: Batch) -> tuple[Batch, ...]:
+def halve(batch: VokenBatch) -> tuple[VokenBatch, ...]:
     """Return the halves of a batch, whose losses add up to its own; one block cannot be cut."""
     return halves(batch, {"masked": "tokens", "places": "vokens"})
 
 
 def make_batches(
-    corpus: Corpus, recipe: Recipe, plan: Plan, device: torch.device | str = "cpu"
+    corpus: Corpus, recipe: VokenMasking, plan: StepPlan, device: torch.device | str = "cpu"
 ) -> Batches:
     """Return the batches of an epoch as `train` expects them; see `step_batches`."""
 
-    def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
+    def build(numbers: Array, epoch: int, parts: int) -> list[VokenBatch]:
         return collate(corpus, numbers, recipe, epoch, parts, device)
 
     counts = {"token_count": lambda b: len(b.tokens), "voken_count": lambda b: len(b.vokens)}
@@ -379,7 +379,7 @@ def make_batches(
 def evaluate(
     model: VisuallySupervisedLM,
     corpus: Corpus,
-    recipe: Recipe,
+    recipe: VokenMasking,
     batch_size: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:

@@ -114,7 +114,7 @@ class Segments(NamedTuple):
     keep_end: Array  # (S,) int64
 
 
-class Queries(NamedTuple):
+class VokenQueries(NamedTuple):
     """The queries of some tokens."""
 
     vectors: torch.Tensor  # (Q, E) unit vectors on the encoder's device
@@ -122,11 +122,11 @@ class Queries(NamedTuple):
     places: Array  # (T,) int64: where in the flat ids each token is
 
 
-def _joined(parts: Sequence[Queries]) -> Queries:
+def _joined(parts: Sequence[VokenQueries]) -> VokenQueries:
     # Owners count the queries of their own part, so they are shifted by the queries of the parts
     # before.
     bases = row_starts(len(part.vectors) for part in parts)
-    return Queries(
+    return VokenQueries(
         torch.cat([part.vectors for part in parts]),
         np.concatenate([part.owner + base for part, base in zip(parts, bases, strict=False)]),
         np.concatenate([part.places for part in parts]),
@@ -234,7 +234,7 @@ class Vokenizer:
         """Return the tokens of sentences, special tokens left out."""
         return tokenize(self.matcher.encoder.tokenizer, texts)
 
-    def embed(self, tokens: Tokens) -> Iterator[Queries]:
+    def embed(self, tokens: Tokens) -> Iterator[VokenQueries]:
         """Yield the query embeddings of sentences, some packs of the encoder at a time.
 
         This way memory does not grow with the sentences, of which long ones have millions of
@@ -244,7 +244,7 @@ class Vokenizer:
         matcher = self.matcher.matcher
         pieces = segment(tokens.starts, self.matcher.encoder.max_tokens)
         by_token = matcher.config.level == "token"
-        held = list[Queries]()
+        held = list[VokenQueries]()
         for hidden in self.encoder(tokens.ids, pieces.starts, pieces.lengths):
             self._check()
             places, kept = self._places(pieces, hidden)
@@ -259,7 +259,7 @@ class Vokenizer:
             else:
                 vectors = matcher.embed_sentences(hidden.first)
                 owner = np.repeat(np.arange(len(lengths)), lengths)[kept]
-            held.append(Queries(vectors, owner, places[kept]))
+            held.append(VokenQueries(vectors, owner, places[kept]))
             if sum(len(part.places) for part in held) >= _HELD:
                 yield _joined(held)
                 held = []
@@ -377,7 +377,7 @@ def load_for(
     return matcher
 
 
-class Work:
+class VokenizeTask:
     """How texts get their vokens: the work of a command, on a whole text or on a shard of it."""
 
     config: dict[str, Any]  # the settings that decide the vokens
@@ -417,7 +417,7 @@ class Work:
         out.finish(**self.facts())
 
 
-class SearchWork(Work):
+class SearchWork(VokenizeTask):
     """The search for vokens.
 
     Args:

@@ -2,15 +2,15 @@
 
 # Where each section of the paper is implemented: `module.definition` of this package.
 SECTIONS = {
-    "section 2.1": ("model.CrossLayer", "model.CrossModal"),
-    "section 2.3": ("model.XDBert", "pretraining.Pretraining"),
+    "section 2.1": ("model.CrossLayer", "model.XDBertCrossModal"),
+    "section 2.3": ("model.XDBert", "pretraining.XDBertPretraining"),
     "section 2.3.1": ("model.XDBert", "pairs.collate"),
     "section 2.3.2": ("model.XDBert", "pairs.partners"),
     "section 2.3.3": ("model.XDBert", "pairs.collate"),
     "section 3": ("tasks.TowerTuner",),
     "section 5": ("maps.CrossProbe",),
     "appendix B": ("pairs.TeacherText", "tasks.FullInputs"),
-    "appendix C.1": ("pretraining.Pretraining",),
+    "appendix C.1": ("pretraining.XDBertPretraining",),
     "appendix C.2": ("tasks.TowerTuner", "tasks.FullTuner"),
     "appendix C.3": ("tasks.FullTuner",),
     "table 1": ("reported.scores",),
@@ -22,7 +22,7 @@ SECTIONS = {
     "table 7": ("reported.scores",),
     "table 8": ("tasks.FullTuner", "reported.scores"),
     "table 9": ("maps.CrossProbe",),
-    "figure 2": ("pretraining.Pretraining",),
+    "figure 2": ("pretraining.XDBertPretraining",),
     "figure 3": ("model.CrossLayer",),
     "figure 4": ("reported.examples",),
 }

@@ -50,7 +50,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Example:
+class MapExample:
     """The maps of one text, student on teacher, to be shown."""
 
     texts: tuple[str, ...]
@@ -210,7 +210,7 @@ class CrossProbe:
     _found: dict[tuple[int, str], list[Array]] = field(default_factory=dict)
     # direction -> share of columns of each kind, for each text: the result of even attention
     _even: dict[str, list[Array]] = field(default_factory=dict)
-    examples: list[Example] = field(default_factory=list)
+    examples: list[MapExample] = field(default_factory=list)
 
     def run_on(self, sequences: Iterable[tuple[str, ...]], examples: int = 0) -> None:
         """Measure texts and pairs; keep the maps of the first ones, to be shown."""
@@ -272,13 +272,13 @@ class CrossProbe:
 
     def _example(
         self, texts: tuple[str, ...], student: Side, teacher: Side, maps: Sequence[Sequence[Array]]
-    ) -> Example:
+    ) -> MapExample:
         names = []
         for side, encoder in ((student, self.run.student), (teacher, self.run.teacher)):
             names.append([str(encoder.tokenizer.id_to_token(i)) for i in side.ids.tolist()])
         rows, columns = names
         own = [both[0][:, : len(rows), : len(columns)] for both in maps]
-        return Example(texts, rows, columns, own)
+        return MapExample(texts, rows, columns, own)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield a record per head, one per layer (the mean of its heads), and a summary, last.

@@ -169,7 +169,7 @@ class CrossLayer(nn.Module):
         return after, (ours, theirs)
 
 
-class CrossModal(nn.Module):
+class XDBertCrossModal(nn.Module):
     """The cross-modal layers and a pooler over them.
 
     Source: Hsu et al. 2022, section 2.1: two layers. The pooler is BERT's.
@@ -220,7 +220,7 @@ class ClipTokenHead(nn.Module):
 # ------------------------------------------------------------------------------------------ batches
 
 
-class Batch(NamedTuple):
+class XDBertBatch(NamedTuple):
     """Blocks of the student with blocks of the teacher.
 
     The losses are sums over this batch, divided by the counts: the counts of the whole step over
@@ -239,12 +239,12 @@ class Batch(NamedTuple):
     row_count: float
     clip_count: float
 
-    def to(self, device: torch.device | str) -> Batch:
+    def to(self, device: torch.device | str) -> XDBertBatch:
         """Return the batch on a device."""
         return on_device(self, device)
 
 
-def halve(batch: Batch) -> tuple[Batch, ...]:
+def halve(batch: XDBertBatch) -> tuple[XDBertBatch, ...]:
     """Return the halves of a batch, whose losses add up to its own; one row cannot be cut."""
     return halves(batch, {"masked": "tokens"})
 
@@ -299,7 +299,7 @@ class XDBert(nn.Module):
         self.lm = lm
         self.frozen = freeze_teacher
         self.teacher = teacher.requires_grad_(not freeze_teacher)
-        self.cross = CrossModal(shape, config.cross_layers)
+        self.cross = XDBertCrossModal(shape, config.cross_layers)
         if "match" in losses:
             self.match = nn.Linear(shape.width, 2)
             draw_linear_layers(self.match, shape.scale)
@@ -313,13 +313,13 @@ class XDBert(nn.Module):
             self.teacher.eval()
         return self
 
-    def see(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def see(self, batch: XDBertBatch) -> tuple[Tensor, Tensor]:
         """Return the teacher's states of a batch, (B, U, E), and their mask."""
         # Without gradients a frozen teacher keeps no activations in memory.
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             return block_states(self.teacher, batch.blocks, batch.lengths)
 
-    def outputs(self, batch: Batch) -> Outputs:
+    def outputs(self, batch: XDBertBatch) -> Outputs:
         """Return the inputs of the losses for a batch."""
         seen, seen_mask = self.see(batch)
         encoded = self.lm.base_model(input_ids=batch.ids, attention_mask=batch.attention)
@@ -334,10 +334,10 @@ class XDBert(nn.Module):
         pooled = self.cross.pool(states)
         return Outputs(mlm_hidden(self.lm)(rows), pooled, seen[chosen], tokens[chosen])
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: XDBertBatch) -> dict[str, Tensor]:
         """Return the losses of a batch by name, unweighted.
 
-        `Batch` has their divisors.
+        `XDBertBatch` has their divisors.
         """
         with autocast(batch.ids.device, self.dtype):
             made = self.outputs(batch)
@@ -352,7 +352,7 @@ class XDBert(nn.Module):
                 losses["clip_token"] = self.clip_loss(made) / batch.clip_count
         return losses
 
-    def word_loss(self, made: Outputs, batch: Batch) -> Tensor:
+    def word_loss(self, made: Outputs, batch: XDBertBatch) -> Tensor:
         """Return the summed cross entropy of the masked words."""
         decoder = self.lm.get_output_embeddings()
         return linear_cross_entropy(
@@ -393,7 +393,7 @@ class XDBertRun:
     config: XDBertConfig
     student: Encoder
     teacher: Encoder
-    cross: CrossModal
+    cross: XDBertCrossModal
 
     def to(self, device: torch.device | str) -> XDBertRun:
         """Move its networks to a device, and return it."""
@@ -421,7 +421,9 @@ def open_xdbert(path: str, *, offline: bool = False) -> XDBertRun:
     if getattr(student.model, "pooler", None) is not None:
         student.model.pooler = None  # The run has none: this one was drawn at random.
     teacher = load_teacher(str(run.path / "teacher"), offline=offline)
-    cross = CrossModal(Shape.of(student.model.config, teacher.model.config), config.cross_layers)
+    cross = XDBertCrossModal(
+        Shape.of(student.model.config, teacher.model.config), config.cross_layers
+    )
     weights = {
         name.removeprefix("cross."): weight
         for name, weight in run.weights.items()

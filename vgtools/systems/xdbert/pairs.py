@@ -21,7 +21,7 @@ from torch import Tensor
 from vgtools.io.arrays import Array
 from vgtools.models.clip import clip_blocks, ends_of, most_blocks, stack_blocks
 from vgtools.models.encoder import Encoder
-from vgtools.systems.xdbert.model import Batch
+from vgtools.systems.xdbert.model import XDBertBatch
 from vgtools.text.blocks import Corpus
 from vgtools.text.masking import Masking, mask_tokens
 
@@ -33,7 +33,7 @@ _CHOICE = 4
 
 
 @dataclass(frozen=True)
-class Recipe(Masking):
+class PairMasking(Masking):
     """How blocks become inputs and labels."""
 
     seed: int = 0  # decides order, masks, partners and choices
@@ -80,7 +80,7 @@ def tokens_of(corpus: Corpus, number: int) -> Array:
     return corpus.block(number)[0][:, 0].astype(np.int64)
 
 
-def partners(numbers: Array, count: int, recipe: Recipe, epoch: int | None) -> Array:
+def partners(numbers: Array, count: int, recipe: PairMasking, epoch: int | None) -> Array:
     """Return the block whose text the teacher reads with each block: itself, or another.
 
     Args:
@@ -106,14 +106,14 @@ def partners(numbers: Array, count: int, recipe: Recipe, epoch: int | None) -> A
     return found
 
 
-def _seeds(use: int, recipe: Recipe, epoch: int | None, number: int) -> list[int]:
+def _seeds(use: int, recipe: PairMasking, epoch: int | None, number: int) -> list[int]:
     """Return the seeds of a block's random draws; in evaluation no seed matters."""
     if epoch is None:
         return [_FIXED, use, number]
     return [use, recipe.seed, epoch, number]
 
 
-class _Row(NamedTuple):
+class _PairRow(NamedTuple):
     """One block with its teacher's text."""
 
     ids: Array  # (n,) with special tokens
@@ -128,12 +128,12 @@ def collate(
     corpus: Corpus,
     numbers: Array,
     others: Array,
-    recipe: Recipe,
+    recipe: PairMasking,
     texts: TeacherText,
     epoch: int | None,
     parts: int = 1,
     device: torch.device | str = "cpu",
-) -> list[Batch]:
+) -> list[XDBertBatch]:
     """Build the batches of one step from its blocks.
 
     Args:
@@ -173,10 +173,10 @@ def _row(
     seen: Sequence[int],
     same: bool,
     number: int,
-    recipe: Recipe,
+    recipe: PairMasking,
     texts: TeacherText,
     epoch: int | None,
-) -> _Row:
+) -> _PairRow:
     rng = np.random.default_rng(_seeds(_MASK, recipe, epoch, number))
     read, masked = mask_tokens(tokens, rng, recipe.mask, recipe.vocabulary, recipe.rate)
     ends = len(recipe.prefix), len(recipe.suffix)
@@ -192,12 +192,15 @@ def _row(
     for block, (a, b) in zip(blocks, pairwise(sizes.tolist()), strict=True):
         chosen.append(np.full(len(block), -1, np.int64))
         chosen[-1][1:-1] = np.where(drawn[a:b], block[1:-1], -1)
-    return _Row(framed[0], framed[1], np.pad(masked, ends), blocks, chosen, same)
+    return _PairRow(framed[0], framed[1], np.pad(masked, ends), blocks, chosen, same)
 
 
 def _stack(
-    rows: Sequence[_Row], pad: int, counts: tuple[float, float, float], device: torch.device | str
-) -> Batch:
+    rows: Sequence[_PairRow],
+    pad: int,
+    counts: tuple[float, float, float],
+    device: torch.device | str,
+) -> XDBertBatch:
     """Return rows as a batch, padded to its own longest row and longest block."""
     longest = max(len(row.ids) for row in rows)
 
@@ -212,7 +215,7 @@ def _stack(
     blocks, lengths = stack_blocks([row.blocks for row in rows])
     chosen, _ = stack_blocks([row.chosen for row in rows])
     place = np.arange(chosen.shape[2])
-    batch = Batch(
+    batch = XDBertBatch(
         ids=table("read", pad),
         attention=present.long(),
         masked=masked,

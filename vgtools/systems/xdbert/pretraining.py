@@ -21,8 +21,8 @@ from vgtools.models.layers import checkpoint_activations
 from vgtools.models.masked_lm import token_losses
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype
-from vgtools.systems.xdbert.model import KIND, Batch, XDBert, XDBertConfig, halve
-from vgtools.systems.xdbert.pairs import Recipe, TeacherText, collate, partners, tokens_of
+from vgtools.systems.xdbert.model import KIND, XDBert, XDBertBatch, XDBertConfig, halve
+from vgtools.systems.xdbert.pairs import PairMasking, TeacherText, collate, partners, tokens_of
 from vgtools.tasks.metrics import mean, paired_bootstrap
 from vgtools.tasks.perplexity import mean_nll, perplexity
 from vgtools.text.blocks import Corpus, PackedInputs, check_range, open_corpus
@@ -36,7 +36,7 @@ _SAMPLES = 1000  # bootstrap samples for the intervals of evaluation
 
 
 @dataclass
-class Pretraining:
+class XDBertPretraining:
     """One adaptation of a student with a teacher.
 
     Source: Hsu et al. 2022, section 2.3, figure 2 and appendix C.1.
@@ -95,7 +95,7 @@ class Pretraining:
                 nothing to tell apart for `match` (65).
         """
         student = self.student
-        recipe = Recipe.of(
+        recipe = PairMasking.of(
             student.tokenizer,
             seed=config["seed"],
             rate=config["mask_rate"],
@@ -117,7 +117,7 @@ class Pretraining:
         model = self._model(config).to(device)
         plan = plan_for(len(corpus), config)
 
-        def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
+        def build(numbers: Array, epoch: int, parts: int) -> list[XDBertBatch]:
             others = partners(numbers, len(corpus), recipe, epoch)
             return collate(corpus, numbers, others, recipe, texts, epoch, parts, device)
 
@@ -142,7 +142,9 @@ class Pretraining:
         batches = step_batches(len(corpus), recipe.seed, plan, build, counts)
         return Job(model, batches, plan, halve, judge if self.valid else None, finish)
 
-    def _corpus(self, paths: Sequence[str], recipe: Recipe, config: Mapping[str, Any]) -> Corpus:
+    def _corpus(
+        self, paths: Sequence[str], recipe: PairMasking, config: Mapping[str, Any]
+    ) -> Corpus:
         files = [part for path in paths for part in self._store.open(path)]
         # Files that the first process has checked are not read again by the others.
         for file in () if trusted() else files:
@@ -223,7 +225,7 @@ class _Sums:
 def evaluate(
     model: XDBert,
     corpus: Corpus,
-    recipe: Recipe,
+    recipe: PairMasking,
     texts: TeacherText,
     batch_size: int,
     device: torch.device | str = "cpu",
@@ -250,7 +252,7 @@ def evaluate(
 
 
 @torch.no_grad()
-def _measure(model: XDBert, batch: Batch, side: _Sums) -> None:
+def _measure(model: XDBert, batch: XDBertBatch, side: _Sums) -> None:
     """Add the losses of a batch to the sums of its side."""
     decoder = model.lm.get_output_embeddings()
     with autocast(batch.ids.device, model.dtype):

@@ -36,12 +36,12 @@ from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import save_run
-from vgtools.systems.xdbert.model import KIND, CrossModal, XDBertRun, open_xdbert
+from vgtools.systems.xdbert.model import KIND, XDBertCrossModal, XDBertRun, open_xdbert
 from vgtools.tasks import finetune
 from vgtools.tasks.examples import Example
-from vgtools.tasks.finetune import LOSS, Batch, Learner, Split
+from vgtools.tasks.finetune import LOSS, Learner, Split, TaskBatch
 from vgtools.tasks.kinds import KINDS
-from vgtools.tasks.sequences import CHUNK, Inputs, InputsWithImages
+from vgtools.tasks.sequences import CHUNK, InputsWithImages, TaskInputs
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import row_starts
 
@@ -76,7 +76,7 @@ class TowerTuner(nn.Module):
         self.pad = encoder.suffix[-1]  # Any id will do, because nothing reads it.
         self.head = finetune.linear_head(encoder.width, task)
 
-    def outputs(self, batch: Batch) -> Tensor:
+    def outputs(self, batch: TaskBatch) -> Tensor:
         """Return (B, C) logits or scores; tags and SQuAD: (B, T, C), of every token."""
         with autocast(batch.ids.device, self.dtype):
             states = token_states(self.tower, batch.ids)  # choices (B, C, T, E), else (B, T, E)
@@ -87,7 +87,7 @@ class TowerTuner(nn.Module):
             logits: Tensor = self.head(states).float()
         return logits.squeeze(-1) if self.kind == "choice" else logits
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: TaskBatch) -> dict[str, Tensor]:
         """Return the loss of the task's kind."""
         return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
 
@@ -160,7 +160,7 @@ def texts_of(example: Example) -> list[tuple[str, ...]]:
 
 
 def with_blocks(
-    text: Inputs, examples: Sequence[Example], teacher: Encoder, max_length: int
+    text: TaskInputs, examples: Sequence[Example], teacher: Encoder, max_length: int
 ) -> FullInputs:
     """Return inputs with the blocks that the teacher reads of the same texts, whole.
 
@@ -193,7 +193,7 @@ def with_blocks(
 
 
 class FullBatch(NamedTuple):
-    """Units to learn from, with the teacher's blocks; see `vgtools.tasks.finetune.Batch`."""
+    """Units to learn from, with the teacher's blocks; see `vgtools.tasks.finetune.TaskBatch`."""
 
     ids: Tensor  # (B, T) int64; choices (B, C, T)
     mask: Tensor
@@ -248,7 +248,7 @@ class FullTuner(nn.Module):
         self.config = run.config
         self.student = run.student.model.requires_grad_(True)
         self.teacher = run.teacher.model.requires_grad_(True)
-        self.cross: CrossModal = run.cross
+        self.cross: XDBertCrossModal = run.cross
         self.kind = task.kind
         self.dtype = dtype
         self.pad = int(config.pad_token_id or 0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from vgtools.tasks.examples import Example, ReadStats
 from vgtools.tasks.kinds import answer, choice, classify, ground, regress, span, tag, translate
 from vgtools.tasks.predictions import Items, Joined
-from vgtools.tasks.sequences import Encoding, Inputs
+from vgtools.tasks.sequences import Encoding, TaskInputs
 from vgtools.tasks.table import Task
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Kind(Protocol):
     def gold(self, task: Task, example: Example) -> Any:
         """Return the label of an example as rows of predictions hold it, or None."""
 
-    def encode(self, task: Task, examples: Sequence[Example], how: Encoding) -> Inputs:
+    def encode(self, task: Task, examples: Sequence[Example], how: Encoding) -> TaskInputs:
         """Turn examples into token ids; see `vgtools.tasks.dispatch.encode`."""
 
     def head(self, task: Task) -> tuple[str, dict[str, Any]] | None:

@@ -18,7 +18,7 @@ from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample, js
 from vgtools.tasks.kinds.classify import most_likely
 from vgtools.tasks.kinds.span import parse
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
-from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.sequences import TaskInputs
 from vgtools.tasks.sequences import encode_texts as encode
 from vgtools.tasks.table import Task
 
@@ -157,7 +157,11 @@ def loss(outputs: Tensor, batch: Any) -> Tensor:
 
 
 def rows(
-    task: Task, examples: Sequence[Example], inputs: Inputs, outputs: Array, threshold: float = 0.0
+    task: Task,
+    examples: Sequence[Example],
+    inputs: TaskInputs,
+    outputs: Array,
+    threshold: float = 0.0,
 ) -> Iterator[dict[str, Any]]:
     """Yield rows with the likeliest answer and its probability.
 

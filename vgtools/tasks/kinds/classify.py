@@ -22,7 +22,7 @@ from vgtools.tasks.examples import (
     read_sentences,
 )
 from vgtools.tasks.predictions import Items, Joined, make_row, score_metrics
-from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.sequences import TaskInputs
 from vgtools.tasks.sequences import encode_texts as encode
 from vgtools.tasks.table import Task
 
@@ -112,7 +112,11 @@ def loss(outputs: Tensor, batch: Any) -> Tensor:
 
 
 def rows(
-    task: Task, examples: Sequence[Example], inputs: Inputs, outputs: Array, threshold: float = 0.0
+    task: Task,
+    examples: Sequence[Example],
+    inputs: TaskInputs,
+    outputs: Array,
+    threshold: float = 0.0,
 ) -> Iterator[dict[str, Any]]:
     """Yield rows with the best class, its probability as `score`, and the logits.
 

@@ -18,7 +18,7 @@ from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl
 from vgtools.tasks.examples import Example, ReadStats, VisualExample
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
-from vgtools.tasks.sequences import Encoding, Inputs, SequenceBuilder
+from vgtools.tasks.sequences import Encoding, SequenceBuilder, TaskInputs
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import tokenize
 
@@ -60,14 +60,14 @@ def gold(task: Task, example: Example) -> list[list[float]] | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Captions(Inputs):
+class PhraseCaptions(TaskInputs):
     """Captions as token ids: a unit is a caption, an example a phrase."""
 
     phrases: list[list[int]]  # the numbers of the examples that are phrases of each unit
     places: list[list[int]]  # the last token of each of those phrases
 
 
-def encode(task: Task, examples: Sequence[Example], how: Encoding) -> Captions:
+def encode(task: Task, examples: Sequence[Example], how: Encoding) -> PhraseCaptions:
     """Turn captions into token ids; the place of a phrase is its last sub-word.
 
     Raises:
@@ -91,7 +91,9 @@ def encode(task: Task, examples: Sequence[Example], how: Encoding) -> Captions:
         begin = builder.add(words[:room], None)
         places.append([begin + min(_last_token(spans, *phrases[i].span), room - 1) for i in group])
     firsts = np.array([group[0] for group in groups])
-    return Captions(*builder.arrays(), 1, firsts, None, cut=cut, phrases=groups, places=places)
+    return PhraseCaptions(
+        *builder.arrays(), 1, firsts, None, cut=cut, phrases=groups, places=places
+    )
 
 
 def _last_token(spans: Array, start: int, end: int) -> int:
@@ -111,7 +113,7 @@ def loss(outputs: Tensor, batch: Any) -> Tensor:
     return F.kl_div(outputs, batch.labels, reduction="sum")
 
 
-class Ranking(NamedTuple):
+class PhraseRanking(NamedTuple):
     """The answer to a phrase."""
 
     boxes: list[list[float]]  # best first, in the pixels of the data set
@@ -123,7 +125,7 @@ def rows(
     task: Task,
     examples: Sequence[Example],
     inputs: Any,
-    outputs: Sequence[Ranking],
+    outputs: Sequence[PhraseRanking],
     threshold: float = 0.0,
 ) -> Iterator[dict[str, Any]]:
     """Yield rows with the boxes, best first; `reachable` gives the upper bound."""

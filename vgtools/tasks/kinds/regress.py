@@ -14,7 +14,7 @@ from vgtools.tasks.examples import Example, ReadStats, read_sentences
 from vgtools.tasks.kinds.classify import named_outputs
 from vgtools.tasks.predictions import check_number, make_row
 from vgtools.tasks.predictions import score_metrics as score
-from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.sequences import TaskInputs
 from vgtools.tasks.sequences import encode_texts as encode
 from vgtools.tasks.table import Task
 
@@ -63,7 +63,11 @@ def loss(outputs: Tensor, batch: Any) -> Tensor:
 
 
 def rows(
-    task: Task, examples: Sequence[Example], inputs: Inputs, outputs: Array, threshold: float = 0.0
+    task: Task,
+    examples: Sequence[Example],
+    inputs: TaskInputs,
+    outputs: Array,
+    threshold: float = 0.0,
 ) -> Iterator[dict[str, Any]]:
     """Yield rows with the score; outputs: (N, 1)."""
     for example, value in zip(examples, outputs[:, 0], strict=True):

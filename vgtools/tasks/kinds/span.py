@@ -16,7 +16,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms, json_field, json_rows
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
-from vgtools.tasks.sequences import CHUNK, Encoding, Inputs, SequenceBuilder
+from vgtools.tasks.sequences import CHUNK, Encoding, SequenceBuilder, TaskInputs
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import tokenize
 
@@ -102,7 +102,7 @@ def gold(task: Task, example: Example) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows(Inputs):
+class Windows(TaskInputs):
     """Windows of contexts as token ids: a unit is a window, an example a question."""
 
     begins: Array  # (U,) the token of the context that each window starts with

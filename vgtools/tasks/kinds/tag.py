@@ -23,7 +23,7 @@ from vgtools.tasks import metrics
 from vgtools.tasks.examples import Example, ReadStats, class_number, describe_forms
 from vgtools.tasks.kinds.classify import class_name, named_outputs
 from vgtools.tasks.predictions import Items, Joined, count_items, make_row
-from vgtools.tasks.sequences import CHUNK, Encoding, Inputs, SequenceBuilder
+from vgtools.tasks.sequences import CHUNK, Encoding, SequenceBuilder, TaskInputs
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import split_window, tokenize
 
@@ -178,7 +178,7 @@ def gold(task: Task, example: Example) -> list[str | int | None] | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggedInputs(Inputs):
+class TaggedInputs(TaskInputs):
     """Sentences as token ids: a unit is a window, `labels` (T,) belong to tokens."""
 
     words: Array  # (T,) the word that a token starts and whose tag is read there, -1 for none

@@ -17,7 +17,7 @@ from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl, require
 from vgtools.tasks.examples import Example, ReadStats
 from vgtools.tasks.predictions import Items, Joined, check_number, count_items, make_row
-from vgtools.tasks.sequences import Encoding, Inputs
+from vgtools.tasks.sequences import Encoding, TaskInputs
 from vgtools.tasks.table import Task
 from vgtools.text.subwords import encode_all
 
@@ -37,7 +37,7 @@ class PairExample(Example):
 
 
 @dataclass(frozen=True)
-class PairInputs(Inputs):
+class PairInputs(TaskInputs):
     """Sentences as token ids, and their translations likewise."""
 
     target_ids: Array | None = None  # (S,) int32 tokens of all translations, ends included
@@ -128,7 +128,7 @@ def loss(outputs: Tensor, batch: Any) -> Tensor:
 def rows(
     task: Task,
     examples: Sequence[Example],
-    inputs: Inputs,
+    inputs: TaskInputs,
     outputs: Sequence[tuple[str, float, int]],
     threshold: float = 0.0,
 ) -> Iterator[dict[str, Any]]:
