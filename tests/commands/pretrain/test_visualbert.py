@@ -181,7 +181,7 @@ def test_nlvr2_pretrains_on_its_pairs_before_the_task(data: Path, tmp_path: Path
     done = cli.run([str(a) for a in [*begin, *flags, *FAST, "-o", tmp_path / "b"]])
     assert done == 0
     config = read_run(tmp_path / "b", "visualbert")["config"]
-    assert (config["boxes"], "boxes" in read_run(tmp_path / "a")["config"]) == (1, False)
+    assert (config["boxes"], read_run(tmp_path / "a")["config"]["boxes"]) == (1, None)
     task = ["finetune", "nlvr2", folder, "-e", tmp_path / "b", "--regions", tmp_path / "p.npy"]
     more = [
         "--boxes",

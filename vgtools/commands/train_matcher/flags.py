@@ -34,7 +34,8 @@ class Presets:
     def settings(self, context: typer.Context, name: str) -> dict[str, Any]:
         """Return the settings of a preset with the flags of the command line, for `run.json`."""
         own = preset(type(self), name)
-        values = asdict(self) | {k: v for k, v in own.items() if not is_given(context, k)}  # type: ignore[call-overload]
+        kept = {k: v for k, v in own.items() if not is_given(context, k)}
+        values = asdict(self) | kept  # type: ignore[call-overload]
         return {key: value for key, value in values.items() if value is not None}
 
 
