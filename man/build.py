@@ -38,7 +38,7 @@ EXIT_STATUS = (
         "75",
         "Stopped, or another process writes the same output; run the same command again to resume.",
     ),
-    ("78", "The settings differ from those of the unfinished run that would be resumed."),
+    ("78", "The settings differ from the unfinished run's, which would be resumed."),
     ("130, 141, 143", "Ended by Ctrl-C, a closed pipe, or SIGTERM."),
 )
 
@@ -52,8 +52,8 @@ JOINED = {
     "model": "Made by one model, whose fingerprint both name; another ends with 65 and both.",
     "content": "In one order, or with one label: texts, words or classes of both are compared; "
     "others end with 65 and the first that differs.",
-    "name": "By the name of the image, the id or the text: their order does not matter, and what "
-    "is missing is an error.",
+    "name": "By the name of the image, the id or the text: their order does not matter, and a "
+    "missing name is an error.",
     "line": "Line N of the one belongs to line N of the other, and both come from elsewhere: only "
     "their numbers can be compared. Others end with 65.",
 }
@@ -175,7 +175,7 @@ def pages() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write the pages, or compare them with what would be written."""
+    """Write the pages, or compare them with the pages that would be written."""
     folder = Path(__file__).parent
     expected = pages()
     actual = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.1")}

@@ -124,7 +124,7 @@ def _end(code: int) -> NoReturn:
 
 
 def run(argv: list[str]) -> int:
-    """Run one command line and return its exit code; what goes wrong is one line on stderr."""
+    """Run one command line and return its exit code; an error is one line on stderr."""
     import signal
 
     _reserve_standard_streams()
@@ -214,7 +214,7 @@ def _reserve_standard_streams() -> None:
 
 
 def _flush() -> None:
-    """Write out what is still buffered: only now is a full disk or a closed stream an error."""
+    """Write out all that is still buffered: only now is a full disk or a closed stream an error."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

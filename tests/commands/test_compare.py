@@ -205,7 +205,7 @@ def test_weights_and_noise(
             "no word but stop words occurs more than 100",
         ),
         (["mlm", "--noise", "x"], Exit.USAGE, "No such option: --noise"),
-        (["weights", "mlm"], Exit.USAGE, "needs a second one, or --noise DIR with --magnitude"),
+        (["weights", "mlm"], Exit.USAGE, "needs a second encoder, or --noise DIR with --magnitude"),
         (["weights", "mlm", "x", "--magnitude", "1"], Exit.USAGE, "belongs to --noise"),
         (["weigths", "mlm", "x"], Exit.USAGE, "Did you mean 'weights'?"),
         (

@@ -198,7 +198,7 @@ def test_broken_images_stop_the_command_or_become_error_rows(
     assert (
         extract(photos, backbone, "--on-error", "skip", "--max-errors", "3") == Exit.OK
     )  # goes on where it gave up
-    assert "3 images could not be used; f.errors.jsonl says why" in capfd.readouterr().err
+    assert "3 images could not be used; f.errors.jsonl gives reasons" in capfd.readouterr().err
     assert extract(photos, backbone, "--on-error", "skip", "--max-errors", "3") == Exit.OK
     capfd.readouterr()
     for flags in (["--on-error", "skip", "--max-errors", "2"], ["--on-error", "fail"]):

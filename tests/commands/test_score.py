@@ -148,7 +148,7 @@ def test_what_other_servers_take(tmp_path: Path, capfd: pytest.CaptureFixture[st
     [
         (
             ["rte", "p.jsonl", "--joint", "q.jsonl"],
-            "joins predictions of vcr-qa to those of vcr-qar",
+            "joins predictions of vcr-qa to predictions of vcr-qar",
         ),
         (["vcr-qar", "p.jsonl", "--submission", "s.csv"], "needs --joint"),
         (["squad", "p.jsonl", "--null-threshold", "1"], "applies to squad-2.0"),

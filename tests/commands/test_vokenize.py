@@ -263,7 +263,7 @@ def test_bfloat16_says_how_far_it_agrees(corpus: Path, tmp_path: Path, attempt: 
     assert code == 0
     agreed = json.loads((tmp_path / "o.json").read_text())["agreement_with_float32"]
     assert 0.7 < agreed <= 1
-    assert f"{agreed:.1%} of a sample's vokens equal those of --dtype float32" in message
+    assert f"{agreed:.1%} of a sample's vokens equal the vokens of --dtype float32" in message
 
 
 def test_a_golden(vokenize: Vokenize, tmp_path: Path) -> None:

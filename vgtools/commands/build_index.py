@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Lists:
-    """What is searched of a bank beyond some 10 million images."""
+    """The part of a bank that is searched, beyond some 10 million images."""
 
     factory: str = value(
         "Flat",
         "Flat is exact. IVF4096,SQ8 and IVF4096,Flat look into a part of 4096 lists of like"
         " images, of a byte or of a float per dimension. Any other faiss factory string is"
-        " taken, too.",
+        " also taken.",
         metavar="NAME",
     )
     nprobe: int | None = count(
@@ -49,7 +49,7 @@ class Lists:
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """What images are found by."""
+    """The keys that images are found by."""
 
     matcher: str | None = value(
         None, "Run of vg train-matcher that embeds them.", "--matcher", "-m", metavar="RUN"
@@ -63,18 +63,18 @@ class Keys:
     keywords: int | None = count(None, "By the N words per caption of the highest TF-IDF.")
     context_weight: float | None = value(
         None,
-        "With --matcher: weight of the sentence beside the word wherever the index is used.",
+        "With --matcher: weight of the sentence next to the word wherever the index is used.",
         "--context",
         metavar="W",
         min=0,
         max=1000,
-        show_default="that of the run",
+        show_default="the run's",
     )
     emb: str | None = value(
         None, "With --matcher: also write the embeddings, (N, E) float32.", metavar="X.npy"
     )
     stop_words: str | None = file(
-        None, "Words that do not count, one per line, in place of our list; nltk: those of NLTK."
+        None, "Words that do not count, one per line, instead of our list; nltk: NLTK's list."
     )
 
     def check(self, output: str, lists: Lists) -> None:
@@ -82,7 +82,7 @@ class Keys:
 
         Raises:
             typer.BadParameter: more or fewer than one of --matcher, --vectors and --keywords, or a
-                flag or an output of another one.
+                flag or an output of another kind.
         """
         one = [self.matcher, self.vectors, self.keywords].count(None) == 2
         refuse_if(not one, None, "exactly one of --matcher, --vectors and --keywords is required")
@@ -125,7 +125,7 @@ def build_index(
     limit: Limit = None,
     restart: Restart = False,
 ) -> None:
-    """Write the index of an image bank: its images, and what they are found by.
+    """Write the index of an image bank: its images, and their keys.
 
     --matcher embeds image features: pooled ones for a token-image matcher, feature maps for a
     retriever (vg train-matcher visual-awareness). The index names its run, so that vg vokenize and

@@ -1,4 +1,4 @@
-"""`vg env`: what this installation is and can use."""
+"""`vg env`: this installation, and the libraries and devices that it can use."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedWordFlags:
-    """What is also measured, with a parser."""
+    """Further measures, with a parser."""
 
     parser: str | None = value(
         None,
@@ -52,17 +52,15 @@ def evaluate_matcher(
     ],
     words: ParsedWordFlags,
     runtime: Runtime,
-    split: Annotated[
-        str, Value("NAME", 'Of rows that have a "split", evaluate on this one.')
-    ] = "dev",
+    split: Annotated[str, Value("NAME", 'If rows have a "split", evaluate on this split.')] = "dev",
     context: Annotated[
         list[float] | None,
         Value(
             "W",
-            "Weight of the sentence beside the word; repeatable: a record per RUN and weight.",
+            "Weight of the sentence next to the word; repeatable: a record per RUN and weight.",
             min=0,
             max=1000,
-            show_default="that of the run",
+            show_default="the run's",
         ),
     ] = None,
     table: Annotated[
@@ -83,8 +81,8 @@ def evaluate_matcher(
     with the noun's stem in a caption (`noun_hit`), also of those with the best and worst scores.
     Both have two more controls, harder than `chance`: `best_voken`, the one photo that is right for
     the most of these nouns, given to all of them, and `permuted`, the nouns' photos dealt out at
-    random. Of a run that was validated in training, `reliability` compares scores with what was
-    right, from 0 to 100 in fifths: of content words, and of the nouns of --text.
+    random. For a run that was validated in training, `reliability` compares scores with the share
+    that was right, from 0 to 100 in fifths: for content words, and for the nouns of --text.
 
     Examples:
 
@@ -133,7 +131,7 @@ def evaluate_matcher(
 def _open(
     captions: str, bank: Features, split: str, words: ParsedWordFlags, bar: Progress, quiet: bool
 ) -> Evaluation:
-    """Read what matchers are evaluated on."""
+    """Read the rows and texts that matchers are evaluated on."""
     from vgtools.io.streams import read_texts
     from vgtools.systems.vokenization.evaluation import Evaluation
     from vgtools.text.parses import open_parser

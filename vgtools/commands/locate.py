@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MapFlags:
-    """How maps are made and what comes of them."""
+    """How maps are made, and whether they are drawn or scored."""
 
     heat: Literal["concepts", "relevance", "gradient"] | None = value(
         None,
@@ -49,11 +49,11 @@ class MapFlags:
 
 @dataclass(frozen=True)
 class OpenedMaps:
-    """What makes maps, and what manifests say about it."""
+    """A locator that is ready, and its entries in manifests."""
 
     locator: Locator
-    width: int  # of the features that it takes
-    config: dict[str, Any]  # what decides the maps
+    width: int  # width of the features that it takes
+    config: dict[str, Any]  # all that decides the maps
 
 
 @flags
@@ -81,8 +81,8 @@ def locate(
     One row per query, in order: {"text", "image", "grid": [h, w], "heat": [h * w numbers], "point":
     [x, y]}, the point being the centre of the hottest cell, from 0 to 1 of the picture. A query is
     a row with "text" and "image" ("span": only these characters of it), or each of the "phrases" of
-    a row of vg prepare flickr30k-entities. Where "boxes" are known, "hit" says whether the point is
-    in one of them. Of a file of COCO, each class of each picture is a query ("cat cats"), and "iou"
+    a row of vg prepare flickr30k-entities. Where "boxes" are known, "hit" is whether the point is
+    in one of them. In a file of COCO, each class of each picture is a query ("cat cats"), and "iou"
     compares the pixels above 45 % of the map's range with the class's mask. A text without a known
     word has no heat. With -o FILE the same command resumes after a kill and ends byte-identical.
 
@@ -90,10 +90,10 @@ def locate(
     vokens embeds each position, and the heat is its relevance. Extract the grid with --picture: the
     backbone then sees the whole picture, and not its centre alone.
 
-    --score prints one record in place of rows. Boxes: how often the point hits, beside the centre
+    --score prints one record instead of rows. Boxes: how often the point hits, next to the centre
     of the picture, a random cell and the area of the boxes. Masks: the share of pictures with a
-    class whose IoU exceeds .3, .4, .5, beside a map that falls with the distance from the centre,
-    and the whole picture. All with 95 % intervals of a bootstrap over pictures.
+    class whose IoU exceeds 0.3, 0.4, 0.5, next to a map that falls with the distance from the
+    centre, and the whole picture. All with 95 % intervals of a bootstrap over pictures.
 
     Examples:
 
@@ -126,7 +126,7 @@ def locate(
 
 @dataclass(frozen=True)
 class LocateTask:
-    """What is read and written."""
+    """The input, and the output to write."""
 
     queries: str
     limit: int | None
@@ -139,7 +139,7 @@ class LocateTask:
     def found(
         self, state: Mapping[str, Any]
     ) -> Iterator[tuple[Step, list[Located], list[Verdict | None]]]:
-        """Yield each step with its maps, and what is right about each where that is known."""
+        """Yield each step with its maps, and the verdict on each where the answer is known."""
         from vgtools.images.maps import known_steps, line_steps, locate
         from vgtools.systems.visual_awareness.localisation import judge
 
@@ -249,7 +249,7 @@ def _classes(path: str) -> Iterator[Query]:
 
 
 def _open(matcher: str, grids: Grids, maps: MapFlags, coco: bool, runtime: Runtime) -> OpenedMaps:
-    """Return what makes maps with a run; its kind says how.
+    """Return the locator of a run; the run's kind decides how maps are made.
 
     Raises:
         DataError: not a finished run, one of another kind, or of another backbone or width than
@@ -298,7 +298,7 @@ def _by_concepts(matcher: str, maps: MapFlags, coco: bool, runtime: Runtime) -> 
     return OpenedMaps(ConceptLocator(loaded, dims, maps.heat == "gradient"), width, config)
 
 
-# By what maps are made: the kind of the run.
+# The makers of maps, by the kind of the run.
 LOCATORS: dict[str, Callable[[str, MapFlags, bool, Runtime], OpenedMaps]] = {
     "matcher": _by_relevance,
     "retriever": _by_concepts,

@@ -43,18 +43,18 @@ def File(text: str, *names: str, **more: Any) -> Any:
     return Value("FILE", text, *names, **more)
 
 
-# Where shards are written; the names of the flags are those of `TextTarget`.
+# Where shards are written; the flags are named as in `TextTarget`.
 SHARDS = Topic(
     "shards",
     """
     An output in shards, which many processes make, or a Ray cluster.
 
-    With -o X.jsonl/ or -o X.npy/ the output is a folder of shards, whose lines are those of the
-    file: a kill costs one shard, and the same command in any number of processes, on one machine or
-    many, each with a --shard I/N of its own or without, makes those that are missing; over a
-    complete folder it compares hashes, and makes damaged shards again. Every command reads the
-    folder as the file. --ray makes the shards on a Ray cluster. Texts and folders may be URLs,
-    s3:// for example, whose shards are not read again.
+    With -o X.jsonl/ or -o X.npy/ the output is a folder of shards, with the same lines as the file:
+    a kill costs one shard, and the same command in any number of processes, on one machine or many,
+    each with a --shard I/N of its own or without, makes those that are missing; over a complete
+    folder it compares hashes, and makes damaged shards again. Every command reads the folder as the
+    file. --ray makes the shards on a Ray cluster. Texts and folders may be URLs, s3:// for example,
+    whose shards are not read again.
 
     Examples:
 
@@ -102,7 +102,7 @@ AsSplit = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """Where a command computes and what it prints; nothing that decides its output."""
+    """Where a command computes and how much it prints; nothing that decides its output."""
 
     device: str = value(
         "auto", "cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.", metavar="NAME"
@@ -147,7 +147,7 @@ class ShardTarget(Target):
 
 @dataclass(frozen=True, kw_only=True)
 class TextTarget(ShardTarget):
-    """Where a command writes what it makes of texts."""
+    """Where a command writes the output that it makes of texts."""
 
     workers: int | None = count(
         None, "With --ray: the most workers.", show_default="one per GPU or core"
@@ -165,7 +165,7 @@ class RunFolder(Target):
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """What a command does about items that it cannot use."""
+    """How a command treats items that it cannot use."""
 
     on_error: Literal["fail", "skip"] = value(
         "fail", "Stop at the first bad item, or note it in X.errors.jsonl and continue."
@@ -173,7 +173,7 @@ class Errors:
     max_errors: int | None = count(None, "With skip: give up after more than N bad items.", 0)
 
     def tally(self) -> Tally:
-        """Return a new count of what is left out."""
+        """Return a new count of the items that are left out."""
         from vgtools.io.errors import Tally
 
         return Tally(self.on_error == "skip", self.max_errors)
@@ -187,7 +187,7 @@ class Optimizer:
     """
 
     epochs: int | None = count(None, "Passes over the input.", topic=FIRST)
-    steps: int | None = count(None, "Steps in total, in place of --epochs.")
+    steps: int | None = count(None, "Steps in total, instead of --epochs.")
     batch_size: int = count(..., "Items per step, over all processes.", topic=FIRST)
     micro_batch: int | None = count(
         None,
@@ -212,7 +212,7 @@ class Optimizer:
     )
     gradients: Literal["float32", "bfloat16"] = value(
         "float32",
-        "As what several processes send gradients to one another; bfloat16 is half the "
+        "Precision in which processes send gradients to one another; bfloat16 halves the "
         "bytes. One process sends none.",
     )
 
@@ -224,14 +224,14 @@ class Checkpoints:
     log_every: int = count(50, "Steps between records.")
     eval_every: int | None = count(None, "Steps between evaluations.", show_default="an epoch")
     checkpoint_steps: int | None = count(
-        None, "Steps between checkpoints, beside --checkpoint-minutes."
+        None, "Steps between checkpoints, in addition to --checkpoint-minutes."
     )
     checkpoint_minutes: float = value(10.0, "Minutes between checkpoints.", metavar="N", min=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFiles:
-    """The files of a downstream task, where they are not those of its folder.
+    """The files of a downstream task, where they are not in its folder under their names.
 
     The fields are arguments of `vgtools.tasks.table.find_splits`.
     """
@@ -279,7 +279,9 @@ def note(command: str, message: str, quiet: bool = False) -> None:
 
 
 def open_vocabulary(tokenizer: str, offline: bool) -> Vocabulary:
-    """Return what a token is: the words of a text (`words`), or the pieces of a tokenizer."""
+    """Return the definition of a token: the words of a text (`words`), or the pieces of a
+    tokenizer.
+    """
     from vgtools.text import ngrams
 
     if tokenizer == "words":
@@ -290,7 +292,9 @@ def open_vocabulary(tokenizer: str, offline: bool) -> Vocabulary:
 
 
 def check_streams(inputs: Sequence[str | None], output: str) -> None:
-    """Refuse what training cannot read or write: two pipes, a shared one, a run on stdout."""
+    """Refuse inputs and outputs that training cannot use: two pipes, a shared pipe, a run on
+    stdout.
+    """
     from vgtools.io.names import is_stream
     from vgtools.training import processes
 
@@ -305,7 +309,7 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
 
     Args:
         output: as the user named it.
-        restart: what is in the folder goes.
+        restart: the content of the folder is removed.
         *sources: models to start from, which then must not be in it.
 
     Raises:
@@ -320,7 +324,7 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
         refuse_if(inside, "--restart", why)
     path = Path(output)
     if path.is_symlink() or path.name in ("", ".."):
-        # Files go beside the folder: it needs its real name.
+        # Files go next to the folder: it needs its real name.
         path = Path(os.path.realpath(output))
         if not path.name or not path.exists():
             why = f"is {path}, expected a folder for a run; choose another -o"

@@ -18,14 +18,14 @@ _KINDS = ("own", "found", "other", "random", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What grounded models are shown with."""
+    """The images that grounded models are shown."""
 
     pictures: list[str] | None = value(
         None,
         "Images that grounded runs see: own (that a row names), found (by its words), "
-        "other (those of another text), random, none; repeatable.",
+        "other (another text's), random, none; repeatable.",
         metavar="KIND",
-        show_default="what the run was trained with",
+        show_default="the kind that the run was trained with",
     )
     feats: list[str] | None = value(
         None, "Features of images; repeatable, a run takes its own.", metavar="X.npy"
@@ -40,7 +40,7 @@ class Shown:
         show_default="as the run was trained",
     )
     tagger: str | None = value(
-        None, "Finds nouns, for object.", metavar="NAME", show_default="that of the run"
+        None, "Finds nouns, for object.", metavar="NAME", show_default="the run's"
     )
 
 
@@ -76,9 +76,9 @@ def perplexity(
     batch_size: BatchSize = 64,
     output: Annotated[
         str | None,
-        Flag("--output", "-o", metavar="FILE", help="Write each text's losses (jsonl), too."),
+        Flag("--output", "-o", metavar="FILE", help="Also write each text's losses (jsonl)."),
     ] = None,
-    table: Annotated[bool, Flag("--table", help="Print markdown in place of records.")] = False,
+    table: Annotated[bool, Flag("--table", help="Print markdown instead of records.")] = False,
     reported: Annotated[
         str | None,
         Flag(
@@ -92,8 +92,8 @@ def perplexity(
 
     Every model is asked for the same words, fixed by a text's number. Prints one record per model
     and --pictures: masked tokens, nll (nats per token), perplexity with its 95 % interval, and the
-    paired difference from the first record with interval and p (of these very models: what another
-    training seed gives is not counted); the same for content words. Texts of one image are drawn
+    paired difference from the first record with interval and p (of these very models: other
+    training seeds are not counted); the same for content words. Texts of one image are drawn
     together where rows name images.
 
     Examples:

@@ -111,7 +111,7 @@ def _work(
     facts: dict[str, Any],
     limit: int | None,
 ) -> RevokenizeTask:
-    """Return what carries vokens over, with its tokenizer loaded."""
+    """Return the task that carries vokens over, with its tokenizer loaded."""
     from vgtools.models.references import load_tokenizer
     from vgtools.systems.vokenization import revokenize as system
 
@@ -122,7 +122,9 @@ def _work(
 def _origin(
     files: Sequence[str], made: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the vokens' manifests say of their bank, for the configuration and the facts."""
+    """Return the entries about the bank in the vokens' manifests, for the configuration and the
+    facts.
+    """
     from vgtools.text.vokens import bank_of
 
     body = made[0]

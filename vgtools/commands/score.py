@@ -31,7 +31,7 @@ def score(
     submission: Annotated[
         str | None,
         File(
-            "Of a test file, in place of scores: the JSON of VQA's server, NLVR2's CSV, or with "
+            "For a test file, instead of scores: the JSON of VQA's server, NLVR2's CSV, or with "
             "--joint the CSV of VCR's leaderboard."
         ),
     ] = None,
@@ -45,7 +45,7 @@ def score(
     PREDICTIONS is jsonl, a row per example: {"id", "prediction", "label"}, and for SQuAD 2.0
     "no_answer" and "answer", as vg finetune writes it. Prints one record with the metrics in
     percent and their mean, "headline". SQuAD 2.0 keeps withheld answers, so any threshold can be
-    tried; the best are printed, too.
+    tried; the best are also printed.
 
     Examples:
 
@@ -64,7 +64,7 @@ def score(
 
     task = find_task(name)
     alone = joint is not None and task.name != "vcr-qar"
-    why = f"joins predictions of vcr-qa to those of vcr-qar, got {task.name}"
+    why = f"joins predictions of vcr-qa to predictions of vcr-qar, got {task.name}"
     refuse_if(alone, "--joint", why)
     other = submission is not None and joint is None and task.name not in SUBMISSIONS
     named = submission is not None and gold is not None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vgtools.reports.views import View
     from vgtools.reports.vokens import BankPictures, ShownBank
 
-_PAGE = 200  # sentences, unless --limit says otherwise
+_PAGE = 200  # sentences, unless --limit is given
 _SHEET = 24
 
 
@@ -181,7 +181,7 @@ def _find_pictures(view: View, items: Sequence[Any], number: int, images: str) -
     from vgtools.reports import vokens as report
 
     bank = view.bank(items, number)
-    why = "a page or sheet needs --index or --ids, which say which image a voken is"
+    why = "a page or sheet needs --index or --ids, which name the image of a voken"
     refuse_if(bank is None, None, why)
     assert bank is not None
     used = view.used(items, number)
@@ -213,7 +213,7 @@ def _print(view: View, limit: int | None, quiet: bool) -> None:
         return
     from rich.console import Console
 
-    # On a dumb terminal rich would take 80 columns, whatever COLUMNS says.
+    # On a dumb terminal rich would take 80 columns, whatever the value of COLUMNS.
     width, height = shutil.get_terminal_size()
     console = Console(highlight=False, markup=False, emoji=False, width=width, height=height)
     items, more = report.take(view.items, limit or _PAGE)

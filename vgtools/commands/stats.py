@@ -1,4 +1,4 @@
-"""`vg stats`: what corpora are made of, how visually grounded; how diverse vokens are."""
+"""`vg stats`: the words of corpora, how visually grounded they are; how diverse vokens are."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class GroundedTypeFlags:
         False, "Punctuation marks can be grounded types, as the paper's figures suggest."
     )
     stop_words: str | None = file(
-        None, "Stop words, one per line; nltk: those of NLTK.", show_default="English ones"
+        None, "Stop words, one per line; nltk: NLTK's list.", show_default="English ones"
     )
     grounded_types: bool = value(False, "Print the grounded types with their counts instead.")
 
@@ -90,7 +90,7 @@ def stats(
         str,
         Value(
             "REF",
-            "What a token is. words: lower-case words and punctuation marks. Or a tokenizer "
+            "Definition of a token. words: lower-case words and punctuation marks. Or a tokenizer "
             "(hub name, directory, vg run, builtin:NAME): the paper counts word-pieces.",
             "--tokenizer",
             "-t",
@@ -98,7 +98,7 @@ def stats(
     ] = "words",
     base: Annotated[
         Literal["2", "e", "10"],
-        Flag(help="Of the logarithm in the divergence: bits (0 to 1), nats or bans."),
+        Flag(help="Base of the logarithm in the divergence: bits (0 to 1), nats or bans."),
     ] = "2",
     vokens: Annotated[
         list[str] | None,
@@ -121,13 +121,13 @@ def stats(
     Jensen-Shannon divergence of the 1-grams and 2-grams, in bits; with --captions the grounding
     ratio. One JSON record per corpus goes into a pipe, a table to a terminal.
 
-    The paper names neither the base of its divergences nor whether punctuation counts. What we
-    measure comes near its figures with word-pieces (--tokenizer of a BERT), --base 10 and
+    The paper names neither the base of its divergences nor whether punctuation counts. Our
+    measurements come near its figures with word-pieces (--tokenizer of a BERT), --base 10 and
     --punctuation.
 
     Texts stream, in about 300 MiB. 2-grams take 16 bytes each within --memory, and room in TMPDIR
     beyond it; the counts are exact either way. Words take about 120 bytes for each different one;
-    with --tokenizer that, too, is bounded.
+    with --tokenizer that is also bounded.
 
     With --vokens: distinct and effective number of images (e to the entropy), and the images a
     token type got.

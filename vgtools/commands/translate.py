@@ -68,7 +68,7 @@ def translate(
         File("With --feats: index of the images, if rows on a pipe, or by hand, name them."),
     ] = None,
     json: Annotated[
-        bool, Flag("--json", help='Write rows {"text", "translation"} in place of lines.')
+        bool, Flag("--json", help='Write rows {"text", "translation"} instead of lines.')
     ] = False,
     limit: Limit = None,
 ) -> None:
@@ -77,7 +77,8 @@ def translate(
     Lines are plain text; with --json rows that keep "id", "split", "image" and "target" of JSON
     rows. A model that was trained with --retrieved looks at images: TEXT is then rows of vg
     retrieve, and --feats has features of the same backbone as in training. Images are matched by
-    name: that of row N is line N of the index's ids. Rows on a pipe name no index; --index does.
+    name: the image of row N is line N of the index's ids. Rows on a pipe name no index; --index
+        does.
 
     Beam search, 4 beams, divided by length^0.6, at most 50 tokens longer than the source. Sentences
     are translated in batches of neighbours in length. A translation depends only on its sentence,
@@ -150,7 +151,7 @@ def _row(row: Mapping[str, Any], translation: str) -> dict[str, Any]:
 
 
 def _summary(counts: Mapping[str, int], quiet: bool) -> None:
-    """Print what was written."""
+    """Print the number of lines that were written."""
     message = amount(counts["rows"], "line")
     if counts["cut"]:
         message += f", {counts['cut']:,} cut to the longest that the model reads"

@@ -39,7 +39,7 @@ class VokenSearchFlags:
     """How vokens are searched."""
 
     level: Literal["token", "sentence"] | None = value(
-        None, "What is searched with; refused if the matcher has the other level."
+        None, "Unit that is searched with; refused if the matcher has the other level."
     )
     k: int = value(
         1,
@@ -57,16 +57,16 @@ class VokenSearchFlags:
     )
     context_weight: float | None = value(
         None,
-        "Weight of the sentence beside the word itself: 0 looks at the word alone, 1 is that "
-        "of training.",
+        "Weight of the sentence next to the word itself: 0 looks at the word alone, 1 is the "
+        "weight of training.",
         "--context",
         metavar="W",
         min=0,
         max=1000,
-        show_default="that of the index or the run",
+        show_default="the index's or the run's",
     )
     matcher: str | None = value(
-        None, "The matcher's run, if it is not where the index says.", metavar="RUN"
+        None, "The matcher's run, if not at the index's path to it.", metavar="RUN"
     )
     nprobe: NProbe = None
     batch_size: int | None = count(None, "Tokens per encoder step; affects rounding only.")
@@ -119,16 +119,16 @@ def vokenize(
 ) -> None:
     """Assign to every token of a text the most relevant image of a bank (its voken).
 
-    TEXT is JSON lines if its name says .jsonl; a pipe is, compressed or not, if its first line is
-    an object with the keys that the command needs. All commands share this rule.
+    TEXT is JSON lines if its name ends in .jsonl (.gz, .zst); a pipe is, compressed or not, if its
+    first line is an object with the keys that the command needs. All commands share this rule.
 
     One row per line of the text, in order, empty lines included: {"text", "spans": [[start, end],
     ...], "vokens": [row, ...], "scores": [score, ...]}. Spans are code points of the line, rows are
     lines of the index's .ids file, -1 means no image. A score is the relevance, or, if the matcher
     was validated in training, the probability that a caption of the image holds the word. Sentences
     longer than the encoder accepts are windowed with context on both sides. The search is exact
-    unless the index has lists (vg build-index --factory IVF…); the manifest then says how often it
-    is right. A sentence's vokens depend only on the sentence, up to rounding: some CPU libraries
+    unless the index has lists (vg build-index --factory IVF…); the manifest then states how often
+    it is right. A sentence's vokens depend only on the sentence, up to rounding: some CPU libraries
     sum in another order when other sentences share the batch. With MKL_CBWR=AUTO,STRICT in the
     environment, Intel's MKL does not.
 
@@ -190,7 +190,9 @@ def _work(
     window: int,
     limit: int | None,
 ) -> VokenizeTask:
-    """Return what gives texts their vokens, with the models loaded; its arguments pickle."""
+    """Return the task that gives texts their vokens, with the models loaded; its arguments
+    pickle.
+    """
     from vgtools.retrieval import open_indexes
     from vgtools.systems.vokenization import vokenize as system
 
@@ -234,7 +236,7 @@ def _term_frequency(
     window: int,
     limit: int | None,
 ) -> VokenizeTask:
-    """Return the draw by term frequency; of the matcher only the tokenizer is used."""
+    """Return the draw by term frequency; the matcher's tokenizer alone is used."""
     from vgtools.systems.vokenization.term_frequency import DrawWork
 
     given = search.k > 1 or search.min_score is not None or search.context_weight is not None
@@ -246,10 +248,13 @@ def _term_frequency(
 
 
 def _summary(work: VokenizeTask, counts: Mapping[str, int], quiet: bool) -> None:
-    """Print what was written."""
+    """Print the number of rows that were written."""
     worker = work.worker
     if work.agreed is not None:
-        note("vokenize", f"{work.agreed:.1%} of a sample's vokens equal those of --dtype float32")
+        note(
+            "vokenize",
+            f"{work.agreed:.1%} of a sample's vokens equal the vokens of --dtype float32",
+        )
     if not work.searched:
         images = f"{worker.images:,} of {amount(worker.bank, 'image')}"
         note("vokenize", f"{amount(worker.captions, 'caption')} of {images}", quiet)

@@ -385,7 +385,7 @@ def test_bad_rows_are_named_by_file_and_line(
                 *("--fusion", "attention", "--fusion-start", "identity"),
             ],
             "sst-2",
-            "--fusion attention shows the head what was read from images",
+            "--fusion attention shows the head vectors read from images",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""`vg compare`: fine-tuned models side by side, with what is chance; examples; encoders."""
+"""`vg compare`: fine-tuned models side by side, with the share of chance; examples; encoders."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def weights(
     seed: Seed = 0,
     offline: Offline = False,
 ) -> None:
-    """Compare weights: how far encoders are from the first one.
+    """Compare weights: how far encoders are from the first.
 
     Mean |difference| over the parameters that both have, in total and by name. --noise writes the
     first with noise of that size, the control of the Vokenization paper's Table 3.
@@ -46,7 +46,7 @@ def weights(
         vg compare weights google-bert/bert-base-uncased --noise bert.noise --magnitude 6.5e-3
     """
     unknown = magnitude is None
-    why = "needs a second one, or --noise DIR with --magnitude"
+    why = "needs a second encoder, or --noise DIR with --magnitude"
     refuse_if(len(refs) < 2 and (noise is None or unknown), "ENCODER", why)
     refuse_if(magnitude is not None and noise is None, "--magnitude", "belongs to --noise")
     many = noise is not None and unknown and len(refs) > 2
@@ -75,8 +75,8 @@ def words(
     """Compare vocabularies: how alike the input vectors of their common words are.
 
     By projection-weighted canonical correlations (XDBERT, Table 2). Chance alone gives far more
-    than 0, and more for fewer words: the same with shuffled rows, and random vectors, are beside
-    it.
+    than 0, and more for fewer words: the same with shuffled rows, and random vectors, are printed
+    next to it.
 
     Examples:
 
@@ -107,7 +107,7 @@ def similarity(
 ) -> None:
     """Compare similarities of words: how well encoders rank pairs as people do.
 
-    Spearman's correlation of the cosines of words with what people said of the pairs, its interval,
+    Spearman's correlation of the cosines of words with people's ratings of the pairs, its interval,
     and the gain over the first encoder (of these very models: other training seeds are not
     counted); with --grounding, pairs of grounded words apart from all others.
 

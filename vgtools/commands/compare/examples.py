@@ -1,4 +1,4 @@
-"""`vg compare examples`: what a second model answers better and worse."""
+"""`vg compare examples`: the examples that a second model answers better and worse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def examples(
     offline: Offline = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare two fine-tuned models by example: what the second answers better and worse.
+    """Compare two fine-tuned models by example: those that the second answers better and worse.
 
     The examples of each task with classes are divided into those that more seeds of RUN answer
     right than of BASELINE (improved), fewer (worsened), and the others; the difference is

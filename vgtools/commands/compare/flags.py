@@ -27,11 +27,11 @@ class GroundingFlags:
     """Words that are visually grounded."""
 
     grounding: str | None = file(
-        None, "Captions, or a list of vg stats --grounded-types: they say which words are grounded."
+        None, "Captions, or a list of vg stats --grounded-types: decide which words are grounded."
     )
     tokenizer: str = value(
         "words",
-        "With --grounding: what a token is, as in vg stats.",
+        "With --grounding: definition of a token, as in vg stats.",
         "--tokenizer",
         "-t",
         metavar="REF",
@@ -61,7 +61,7 @@ class GroundedTasks(GroundingFlags):
 
     def check(self) -> None:
         """Refuse flags that need one another, and a drawing of another kind."""
-        why = "belongs to --grounding, which defines what is grounded"
+        why = "belongs to --grounding, which defines grounded words"
         alone = self.grounding is None and (self.plot is not None or self.text)
         refuse_if(alone, "--plot/--text", why)
         other = self.plot is not None and not self.plot.endswith((".svg", ".png"))

@@ -71,12 +71,12 @@ def runs(
     terminal: QQP as the mean of F1 and accuracy, SQuAD as exact match/F1, Avg. over the tasks that
     all rows have. NLVR2's consistency, R@5 and R@10 of phrases, and Q→AR of a folder with vcr-qa
     and vcr-qar are columns of their own. p-values are two-sided, from a paired bootstrap of the
-    saved predictions: what other examples, the same for both models, and other seeds of each would
-    give is chance. A model with a single seed has no p-value: what another seed would give is
-    unknown. --holm corrects them for all differences of the table together.
+    saved predictions: differences that other examples, the same for both models, and other seeds of
+    each would give are chance. A model with a single seed has no p-value: the result of another
+    seed is unknown. --holm corrects them for all differences of the table together.
 
-    With --grounding the gain on each task is shown beside the share of its tokens that are visually
-    grounded, with their correlation (appendix A.7); --plot draws it.
+    With --grounding the gain on each task is shown next to the share of its tokens that are
+    visually grounded, with their correlation (appendix A.7); --plot draws it.
 
     Examples:
 

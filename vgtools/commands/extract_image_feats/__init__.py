@@ -61,8 +61,8 @@ SHARDS = Topic(
     With -o X.npy/ the output is a folder of shards, which any number of processes make, on one
     machine or many, each with a --shard I/N of its own or without: one for each tar, and parts of
     everything else. In shards of regions "start" counts the rows of the shard. Tars, lists, the
-    images that a list names, and folders of shards may be at URLs (s3:// by vgtools[s3]); of each
-    image that a list names the store is asked for the size, which tars spare.
+    images that a list names, and folders of shards may be at URLs (s3:// by vgtools[s3]); the store
+    is asked for the size of each image that a list names, which tars spare.
 
     Examples:
 
@@ -111,7 +111,7 @@ def extract_image_feats(
     ] = None,
     captions: Annotated[
         str | None,
-        File("Also write captions jsonl from the .txt beside each image of a directory."),
+        File("Also write captions jsonl from the .txt next to each image of a directory."),
     ] = None,
     limit: Limit = None,
 ) -> None:
@@ -203,7 +203,7 @@ def extract_image_feats(
 def _again(
     features: FeatureFlags, boxes: BoxFlags, errors: Errors, runtime: Runtime, places: list[str]
 ) -> Extraction:
-    """Return what makes rows of images, in a worker, whose cores are as many as its threads."""
+    """Return the task that makes rows of images, in a worker with as many cores as threads."""
     from vgtools.images.sources import Images
 
     threads = features.workers or int(os.environ.get("OMP_NUM_THREADS", "0"))
@@ -212,7 +212,7 @@ def _again(
 
 
 def _cut(images: Images, path: str) -> PlannedInput:
-    """Return what shards are cut from: a tar is one, everything else is cut by images."""
+    """Return the input that shards are cut from: a tar is one, everything else is cut by images."""
     from vgtools.batch.plan import PlannedInput, text_source
 
     size = images.size(path)
@@ -244,7 +244,7 @@ def _check(
 
 
 def _summary(output: str, task: Extraction, counts: Mapping[str, int], quiet: bool) -> None:
-    """Print what was written and what was left out."""
+    """Print the numbers of images that were written and left out."""
     from vgtools.images.sources import counted
 
     row = task.writer.row_shape(task.featurizer)
@@ -254,7 +254,7 @@ def _summary(output: str, task: Extraction, counts: Mapping[str, int], quiet: bo
     if counts["errors"]:
         unusable = amount(counts["errors"], *task.writer.things)
         file = f"{output}*" if output.endswith("/") else Path(output).with_suffix("")
-        why = f"{file}.errors.jsonl says why"
+        why = f"{file}.errors.jsonl gives reasons"
         note("extract-image-feats", f"{unusable} could not be used; {why}", quiet)
     if task.whole is not None and task.whole.left_out:
         suffixes = f"left out, not images by suffix: {counted(task.whole.left_out)}"

@@ -1,4 +1,4 @@
-"""What makes rows of images: the flags for it, and the network that they load."""
+"""The making of rows of images: the flags for it, and the network that they load."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from vgtools.images.sources import Images, ImageSource
     from vgtools.models.backbone import Backbone
 
-_COMMIT_SECONDS = 1.0  # how often finished rows are made safe: what a kill can cost
+_COMMIT_SECONDS = 1.0  # how often finished rows are made safe: the work that a kill can cost
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureFlags:
-    """What is computed of an image."""
+    """The features that are computed for an image."""
 
     backbone: str = value(
         "builtin:efficientnet-lite0",
@@ -93,7 +93,7 @@ def open_extraction(
     images: Images,
     whole: ImageSource | None,
 ) -> Extraction:
-    """Return what makes rows of images, with the network loaded."""
+    """Return the task that makes rows of images, with the network loaded."""
     from vgtools.images import extract
     from vgtools.images.featurizer import emulates_bfloat16
     from vgtools.models.backbone import load_backbone
@@ -154,7 +154,7 @@ def _open_boxes(boxes: BoxFlags, device: str) -> OpenBoxes | None:
 def _pipeline(
     net: Backbone, features: FeatureFlags, boxes: BoxFlags, found: OpenBoxes | None, size: int
 ) -> tuple[Featurizer, dict[str, Any], type[FeatureOutput], Work | None]:
-    """Return what turns images into rows, its preprocessing, what writes rows, and extra work."""
+    """Return the featurizer, its preprocessing, the class that writes rows, and extra work."""
     from vgtools.images import extract
     from vgtools.images.featurizer import Featurizer, describe
     from vgtools.images.region_features import (

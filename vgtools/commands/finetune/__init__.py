@@ -75,7 +75,7 @@ def finetune(
     scratch: Annotated[Scratch, TRANSLATION],
     full: Annotated[
         bool,
-        Flag("--full", help="Run of vg pretrain xdbert: learn on all of it, the teacher, too."),
+        Flag("--full", help="Run of vg pretrain xdbert: learn on all of it, also the teacher."),
         CLIP,
     ] = False,
     spread: Annotated[Spread, CLUSTER],
@@ -148,7 +148,7 @@ def _run(
     restart: bool,
     runtime: Runtime,
 ) -> None:
-    """Fine-tune with every seed that is not done, and print what a finished run says."""
+    """Fine-tune with every seed that is not done, and print the records of a finished run."""
     import torch
 
     from vgtools.commands.finetune.spread import Make, fit_spread

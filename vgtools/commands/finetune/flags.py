@@ -35,11 +35,11 @@ class Files(TaskFiles):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureTaskFlags:
-    """What tasks with pictures need beside their files."""
+    """The regions that tasks with pictures need in addition to their files."""
 
     regions: str | None = value(
         None,
-        "Tasks with pictures: of vg extract-image-feats --regions or --detector.",
+        "Tasks with pictures: output of vg extract-image-feats --regions or --detector.",
         metavar="X.npy",
     )
     boxes: int | None = count(
@@ -53,7 +53,7 @@ class PictureTaskFlags:
     )
 
     def check(self, task: Task) -> None:
-        """Refuse what the task has no use for, or what it lacks."""
+        """Refuse flags that the task has no use for, and the lack of one that it needs."""
         name = task.name
         missing = task.images and self.regions is None
         refuse_if(
@@ -79,31 +79,31 @@ class FoundImages:
     index: str | None = file(
         None,
         "Encoder of --strategy scene, object, keyword: finds images. With --retrieved: the "
-        "index of rows that do not say which.",
+        "index of rows that do not name one.",
     )
     feats: str | None = value(
         None, "With --retrieved or --index: features of the images.", metavar="X.npy"
     )
     images: Literal["found", "random", "shuffle", "none"] = value(
         "found",
-        "With --feats: images found for a text; controls: any, those of another text, "
+        "With --feats: images found for a text; controls: any, another text's, "
         "none through the same layers.",
     )
     fusion: Literal["paper", "gate", "scalar-gate", "sum", "attention", "bi-attention"] | None = (
         value(
             None,
             "With --retrieved: how images are fused.",
-            show_default="paper, or that of the model",
+            show_default="paper's, or the model's",
         )
     )
     fusion_start: Literal["drawn", "identity"] = value(
         "drawn", "Weights of a new fusion; identity lets the text through at first."
     )
     image_dropout: float = value(
-        0.0, "Of texts that lose all images in a step.", metavar="SHARE", min=0, max=1
+        0.0, "Share of texts that lose all images in a step.", metavar="SHARE", min=0, max=1
     )
     image_weight: float = value(
-        1.0, "Of the images in a new fusion that is a sum.", metavar="W", min=0
+        1.0, "Weight of the images in a new fusion that is a sum.", metavar="W", min=0
     )
 
     def check(self, task: Task) -> None:
@@ -123,19 +123,19 @@ class FoundImages:
         unused = self.image_weight != 1 and self.fusion != "sum"
         refuse_if(unused, "--image-weight", "belongs to --fusion sum")
         alone = self.fusion in ("attention", "bi-attention") and self.fusion_start == "identity"
-        why = f"--fusion {self.fusion} shows the head what was read from images, not the text's "
+        why = f"--fusion {self.fusion} shows the head vectors read from images, not the text's "
         refuse_if(alone, "--fusion-start identity", f"{why}states; use drawn")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scratch:
-    """What a translation model begins as, where it is not another one."""
+    """The shape and tokenizer of a translation model that does not start from another model."""
 
     shape: Literal["transformer-base", "transformer-small"] | None = value(
         None, "translation: train from scratch in this shape; --encoder continues instead."
     )
     tokenizer: str | None = value(
-        None, "With --shape: of vg prepare tokenizer.", "--tokenizer", "-t", metavar="DIR"
+        None, "With --shape: folder of vg prepare tokenizer.", "--tokenizer", "-t", metavar="DIR"
     )
 
 
@@ -147,7 +147,7 @@ class Learning:
         None, "Passes over the training set.", show_default=_PAPER, topic=FIRST
     )
     steps: int | None = count(
-        None, "Steps in total, in place of --epochs.", show_default="none", topic=FIRST
+        None, "Steps in total, instead of --epochs.", show_default="none", topic=FIRST
     )
     lr: float | None = value(
         None,
@@ -185,7 +185,7 @@ class Learning:
     )
     seed: int | None = count(
         None,
-        "First seed: of the head, the order and the dropout.",
+        "First seed, for the head, the order and the dropout.",
         0,
         show_default=str(Hyper.seed),
         topic=FIRST,
@@ -209,9 +209,7 @@ class Learning:
     limit: int | None = count(
         None, "For a quick try: the first N examples of every file.", topic=FIRST
     )
-    no_models: bool = value(
-        False, "Keep scores and predictions, not what was learned.", topic=FIRST
-    )
+    no_models: bool = value(False, "Keep scores and predictions, not the models.", topic=FIRST)
 
     def check(self, task: Task) -> None:
         """Refuse flags that the task has no use for, or that contradict one another."""
@@ -239,7 +237,7 @@ class Spread:
     )
 
     def check(self, inputs: Sequence[str | None]) -> None:
-        """Refuse what does not go with a cluster."""
+        """Refuse inputs and flags that do not go with a cluster."""
         from vgtools.io.names import is_stream
         from vgtools.training import processes
 

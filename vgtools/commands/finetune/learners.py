@@ -1,4 +1,4 @@
-"""What learns a task: an encoder of text, or a system of one of the papers."""
+"""The learners of a task: an encoder of text, or a system of one of the papers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class LearnerJob(NamedTuple):
-    """What is learned, from what, and how."""
+    """A task, the files and the settings to learn it with."""
 
     task: Task
     files: Mapping[str, str]
     settings: dict[str, Any]
-    ref: str  # of the encoder
+    ref: str  # the encoder's
 
     def common(self, device: torch.device) -> tuple[Task, str, dict[str, Any], torch.device]:
-        """Return what every learner takes first."""
+        """Return the arguments that every learner takes first."""
         return self.task, self.ref, self.settings, device
 
 
@@ -36,7 +36,7 @@ def open_tuning(
     device: torch.device,
     runtime: Runtime,
 ) -> tuple[FineTuning, Inputs]:
-    """Return what learns the seeds, and the files that it reads."""
+    """Return the fine-tuning of the seeds, and the files that it reads."""
     from vgtools.io.inputs import Inputs
     from vgtools.tasks.finetune import FineTuning
 
@@ -53,7 +53,7 @@ def learner_of(
     device: torch.device,
     runtime: Runtime,
 ) -> tuple[Learner, dict[str, Any]]:
-    """Return what learns the task with its images, and the settings that these add."""
+    """Return the learner of the task with its images, and the settings that these add."""
     from vgtools.systems.grounding.model import is_grounded
 
     if pictures.regions is not None:
@@ -65,7 +65,7 @@ def learner_of(
         why = f"{work.ref} is not a run of vg pretrain xdbert, nor a seed-N/model of --full"
         refuse_if(not is_xdbert(work.ref), "--full", why)
         given = shown.retrieved or shown.index or shown.feats
-        refuse_if(given, "--full", "learns without images; leave out what finds them")
+        refuse_if(given, "--full", "learns without images; leave out the flags that find them")
         return FullLearner(*work.common(device), offline=runtime.offline), {}
     if is_grounded(work.ref) and work.task.kind != "translate":
         from vgtools.systems.grounding import tasks as grounding
@@ -80,7 +80,7 @@ def learner_of(
 def _with_regions(
     work: LearnerJob, pictures: PictureTaskFlags, file: str, device: torch.device, runtime: Runtime
 ) -> tuple[Learner, dict[str, Any]]:
-    """Return what learns a task with pictures."""
+    """Return the learner of a task with pictures."""
     from vgtools.systems.visualbert.tasks import VisualLearner, open_regions_of
     from vgtools.tasks.dispatch import known_answers
 
@@ -93,7 +93,7 @@ def _with_regions(
 def _of_text(
     work: LearnerJob, shown: FoundImages, device: torch.device, runtime: Runtime
 ) -> tuple[Learner, dict[str, Any]]:
-    """Return what learns a task on an encoder of text, with fused images or without."""
+    """Return the learner of a task on an encoder of text, with fused images or without."""
     from vgtools.models.clip import is_tower
     from vgtools.systems.visual_awareness import tasks as fused
     from vgtools.systems.visual_awareness.fusion import has_fusion

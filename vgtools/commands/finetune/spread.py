@@ -1,7 +1,7 @@
 """The seeds of a fine-tuning on a Ray cluster, one per worker.
 
 A worker learns a seed in the folder `seed-N` of the run, with checkpoints of its own, which any
-other worker resumes, and a run without the cluster, too. The driver takes over what is finished.
+other worker resumes, and so does a run without the cluster. The driver takes over finished seeds.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Make:
-    """Makes what learns a seed, in the process of a worker."""
+    """Makes the learner of a seed, in the process of a worker."""
 
     work: LearnerJob
     pictures: PictureTaskFlags
     shown: FoundImages
     runtime: Runtime
-    folder: Path  # of the run
-    config: dict[str, Any]  # of the run
+    folder: Path  # the run's
+    config: dict[str, Any]  # the run's
 
     def __call__(self) -> Callable[[int], dict[str, Any]]:
         """Return a function that learns a seed."""
@@ -49,10 +49,10 @@ class Make:
     def _learn(
         self, tuning: FineTuning, inputs: Inputs, device: torch.device, seed: int
     ) -> dict[str, Any]:
-        """Learn a seed, or what is left of it.
+        """Learn a seed, or the rest of it.
 
         Raises:
-            DataError: the inputs are not those of the driver (78), or as `FineTuning.fit_alone`.
+            DataError: the inputs are not the driver's (78), or as `FineTuning.fit_alone`.
         """
         from vgtools.io.errors import DataError, Exit
         from vgtools.io.files import config_difference
@@ -92,7 +92,7 @@ def fit_spread(tuning: FineTuning, session: Session, make: Make, spread: Spread,
 
     assert spread.ray is not None
     left = tuning.hand_over(session)
-    session.print(*session.run.records)  # those of a seed that is handed over come back with it
+    session.print(*session.run.records)  # a seed that is handed over brings its own
     learned = cluster.run(
         make,
         left,

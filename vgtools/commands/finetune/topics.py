@@ -40,7 +40,7 @@ PICTURES = Topic(
 
     They learn on a VisualBERT of vg pretrain visualbert, or on a BERT that never saw a picture, and
     on region features of the same backbone as its own: --regions. Regions name pictures as their
-    files are called. VCR's begin with the boxes of vg prepare vcr.
+    files are called. VCR's start with the boxes of vg prepare vcr.
 
     Examples:
 
@@ -57,14 +57,14 @@ RETRIEVAL = Topic(
     --retrieved fuses images into the states of any text encoder, before the head reads them: rows
     of vg retrieve, found by a text's own words (a pair's joined by a blank), so that their order
     does not matter. vg prepare task writes the texts. The model is saved as transformers opens it,
-    without images, and its fusion beside it; as --encoder with --retrieved it learns on with both.
+    without images, and its fusion next to it; as --encoder with --retrieved it learns on with both.
 
     An encoder of vg pretrain grounding learns whole: text encoder, cross-modal encoder, images. One
-    that finds images (--strategy scene, object, keyword) needs --index and --feats, and finds those
-    of a text by all of its words; others see the placeholder.
+    that finds images (--strategy scene, object, keyword) needs --index and --feats, and finds a
+    text's images by all of its words; others see the placeholder.
 
-    --images random, shuffle and none are the controls: a gain over an encoder without images may be
-    that of more parameters, and a gain over none says little if random images gain as much.
+    --images random, shuffle and none are the controls: a gain over an encoder without images may
+    come from more parameters, and a gain over none shows little if random images gain as much.
 
     Examples:
 
@@ -93,10 +93,10 @@ TRANSLATION = Topic(
 CLIP = Topic(
     "clip",
     """
-    CLIPs, and encoders that were adapted beside one (XDBERT).
+    CLIPs, and encoders that were adapted to one (XDBERT).
 
     A run of vg pretrain xdbert is an encoder; with --full it learns whole: encoder, CLIP's text
-    tower and the layers over both (XBERT). Its seed-N/model is such a run, too: an encoder, and
+    tower and the layers over both (XBERT). Its seed-N/model is also such a run: an encoder, and
     with --full it learns on, its linear layer drawn again.
 
     A CLIP, or a tower of vg pretrain clip, learns by its text tower alone, which reads both texts
@@ -117,9 +117,9 @@ CLUSTER = Topic(
     Seeds that are learned on a Ray cluster.
 
     --ray learns each seed on a worker of a Ray cluster, on its GPU or on one core; all nodes need
-    one file system with the run. The run is that of one process with as many threads, but for the
-    argv and versions in run.json. The same command resumes it, with --ray or without, and learns no
-    seed twice; a worker that is lost costs its seed the steps since its checkpoint.
+    one file system with the run. The run equals one of a single process with as many threads, but
+    for the argv and versions in run.json. The same command resumes it, with --ray or without, and
+    learns no seed twice; a worker that is lost costs its seed the steps since its checkpoint.
 
     Examples:
 

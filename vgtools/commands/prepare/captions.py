@@ -126,7 +126,8 @@ def coco(
 @flags
 def karpathy(
     dataset: Annotated[
-        str, typer.Argument(metavar="FILE", help="dataset_coco.json, or that of Flickr8k or 30k.")
+        str,
+        typer.Argument(metavar="FILE", help="dataset_coco.json, or the file of Flickr8k or 30k."),
     ],
     output: RowOutputs,
     split: Annotated[
@@ -136,9 +137,9 @@ def karpathy(
 ) -> None:
     r"""Write COCO's captions in the splits of Karpathy.
 
-    Rows are {"image", "text", "split"}: 113,287 photos to train on, those of "restval" among them,
-    5,000 of "val", 5,000 of "test" (Karpathy and Fei-Fei 2015). --images is the folder that holds
-    train2014 and val2014.
+    Rows are {"image", "text", "split"}: 113,287 photos to train on, including "restval", 5,000 of
+    "val", 5,000 of "test" (Karpathy and Fei-Fei 2015). --images is the folder that holds train2014
+    and val2014.
 
     Examples:
 
@@ -167,7 +168,7 @@ def vqa(
 ) -> None:
     r"""Write the questions of VQA as captions of MS COCO's photos.
 
-    Rows are {"image", "text"}, with the photos' file names; the file's name says their split.
+    Rows are {"image", "text"}, with the photos' file names; the file's name gives their split.
 
     Examples:
 

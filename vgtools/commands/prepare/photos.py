@@ -73,7 +73,8 @@ class RowOutputs(Errors, Target, PhotoFlags):
     ) -> None:
         """Write the rows of `vg prepare`, then the list of their images.
 
-        The rows are called `what`, in the plural; `config` is what decides them, beside the photos.
+        The rows are called `what`, in the plural; `config` holds the settings that decide them,
+        besides the photos.
         """
         from vgtools.datasets.rows import Row, listing, save, with_photos
         from vgtools.io.errors import Tally

@@ -1,4 +1,4 @@
-"""`vg prepare vcr`, `openmoji`, `regions`: pictures without captions, and what is in them."""
+"""`vg prepare vcr`, `openmoji`, `regions`: pictures without captions, and the objects in them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def vcr(
     Rows are {"image", "width", "height", "boxes", "confidence", "labels"}, one per picture that the
     questions are about, its boxes in the order in which they number objects. vg extract-image-feats
     --regions takes them; the grid of one scale after them is the whole picture, which the paper's
-    model sees, too.
+    model also sees.
 
     Examples:
 
@@ -122,7 +122,10 @@ def regions(
         ),
     ] = None,
     backbone: Annotated[
-        str, Value("NAME", "What computed them; regions of other names do not mix with these.")
+        str,
+        Value(
+            "NAME", "The network that computed them; regions of other names do not mix with these."
+        ),
     ] = "bottom-up-attention",
     labels: Annotated[str | None, File("Names of the objects, one per line.")] = None,
     suffix: Annotated[

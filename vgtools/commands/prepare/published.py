@@ -28,7 +28,8 @@ Packed = Annotated[
 @flags
 def vokens(
     tokens: Annotated[
-        str, typer.Argument(metavar="TOKENS", help="CORPUS.TOKENIZER.hdf5, .sent or .line beside")
+        str,
+        typer.Argument(metavar="TOKENS", help="CORPUS.TOKENIZER.hdf5; .sent or .line next to it"),
     ],
     output: Packed,
     tokenizer: Annotated[
@@ -48,7 +49,7 @@ def vokens(
     ] = None,
     level: Annotated[
         Literal["token", "sentence"],
-        Flag(help="What the vokens are of; -v - 1 marks the further tokens of a sentence."),
+        Flag(help="The unit that has a voken; -v - 1 marks the further tokens of a sentence."),
     ] = "token",
     restart: Restart = False,
     offline: Offline = False,
@@ -89,10 +90,13 @@ def vokens(
 
 @flags
 def keys(
-    files: Annotated[list[str], typer.Argument(metavar="SET.hdf5", help="SET.ids beside each.")],
+    files: Annotated[list[str], typer.Argument(metavar="SET.hdf5", help="SET.ids next to each.")],
     output: Packed,
     backbone: Annotated[
-        str, Value("NAME", "What made them: features of another name do not go with a matcher.")
+        str,
+        Value(
+            "NAME", "The network that made them: features of another name do not go with a matcher."
+        ),
     ] = "published keys",
     limit: Limit = None,
     restart: Restart = False,
@@ -100,7 +104,7 @@ def keys(
 ) -> None:
     """Read image features in the HDF5 files of the published vokenization code.
 
-    X.npy and X.ids are those of vg extract-image-feats, with images SET/ID, one set after the
+    X.npy and X.ids are as vg extract-image-feats writes them, with images SET/ID, one set after the
     other: rows have the numbers that the published vokens have. Needs h5py, of the extra hdf5.
 
     Examples:
@@ -125,18 +129,18 @@ def hdf5(
         str,
         Flag("--output", "-o", metavar="FILE", help="CORPUS.SET.hdf5, or SET.hdf5 of features."),
     ],
-    ids: Annotated[str | None, File("Of vokens: the bank's .ids, of vg build-index.")] = None,
+    ids: Annotated[str | None, File("For vokens: the bank's .ids, of vg build-index.")] = None,
     tokens: Annotated[
-        str | None, File("Of vokens: CORPUS.TOKENIZER.hdf5 to write, in the same folder.")
+        str | None, File("For vokens: CORPUS.TOKENIZER.hdf5 to write, in the same folder.")
     ] = None,
     restart: Restart = False,
     quiet: Quiet = False,
 ) -> None:
     r"""Write vokens or image features as the published vokenization code reads them.
 
-    Of vokens: token ids (and .sent) and vokens (and .ids), both int32; no voken is -100, which its
-    loss leaves out. Rows of vg vokenize become packed with vg revokenize. Of features: the keys
-    (and .ids). Needs h5py, of the extra hdf5.
+    From vokens: token ids (and .sent) and vokens (and .ids), both int32; no voken is -100, which
+    its loss leaves out. Rows of vg vokenize become packed with vg revokenize. From features: the
+    keys (and .ids). Needs h5py, of the extra hdf5.
 
     Examples:
 

@@ -66,8 +66,8 @@ def vua(
     """Write sentences of VUA, metaphors among nouns tagged.
 
     Rows are {"text", "tags"}, a tag per word between blanks, null for other words, as vg finetune
-    vuan reads them. Sentences without a noun are left out and counted. Nouns are those of the
-    file's own parts of speech, or of the tagger.
+    vuan reads them. Sentences without a noun are left out and counted. Nouns are found by the
+    file's own parts of speech, or by the tagger.
 
     Examples:
 
@@ -104,12 +104,12 @@ def task(
     """Write the text of every example of a task.
 
     Rows are {"id", "split", "text"}, to retrieve images for, of every split that vg finetune would
-    read from the same arguments. A pair of texts is joined by a blank: images are those of the
-    encoder's whole input. SNLI's rows also name the photo that the premise describes, for
-    vg retrieve --not-own.
+    read from the same arguments. A pair of texts is joined by a blank: images belong to the
+    encoder's whole input. SNLI's rows also name the photo that the premise describes, for vg
+    retrieve --not-own.
 
     Rows of a task with pictures name them, "image" or two "images", for vg pretrain visualbert
-    --weight mlm=1. VQA's questions end in the answer that most annotators gave; of VCR each choice
+    --weight mlm=1. VQA's questions end in the answer that most annotators gave; each choice of VCR
     is a row, after the question or, for vcr-qar, after question and answer.
 
     Examples:

@@ -28,7 +28,7 @@ def wikitext(
 ) -> None:
     """Drop headings and short lines of WikiText.
 
-    Each filter is a flag of its own and counts on stderr what it drops; <unk> stays.
+    Each filter is a flag of its own and counts its drops on stderr; <unk> stays.
 
     Examples:
 
@@ -64,9 +64,14 @@ def wikipedia(
         list[str] | None, File("Wikimedia's page views, of an hour, day or month; repeatable.")
     ] = None,
     least_views: Annotated[
-        int | None, Count("Of an article that is kept (20: paper of grounding).", show_default="20")
+        int | None,
+        Count(
+            "Fewest views of an article that is kept (20: paper of grounding).", show_default="20"
+        ),
     ] = None,
-    project: Annotated[str | None, Value("NAME", "Of the page views.", show_default="en")] = None,
+    project: Annotated[
+        str | None, Value("NAME", "Project of the page views.", show_default="en")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     r"""Write the articles of Wikipedia's dump as text.

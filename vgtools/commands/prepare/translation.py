@@ -1,4 +1,4 @@
-"""`vg prepare pairs` and `tokenizer`: what a translation model is trained on."""
+"""`vg prepare pairs` and `tokenizer`: the data and the vocabulary of translation models."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def vectors(
 
     Lines are a word and its numbers, as fastText, GloVe and word2vec have them, with or without a
     first line of their counts; .gz and .zst are read as they are. X.npy has a row per word, X.ids
-    the words. Of a duplicate word the first counts. Binary forms are refused.
+    the words. If a word is duplicate, its first vector counts. Binary forms are refused.
 
     Examples:
 
@@ -67,7 +67,7 @@ def imagenet(
         str,
         typer.Argument(
             metavar="DIR",
-            help="Pictures in folders named by synset (n01440764), or files whose names begin so.",
+            help="Pictures in folders named by synset (n01440764), or files whose names start so.",
         ),
     ],
     target: Target,

@@ -116,8 +116,8 @@ def clip(
 ) -> None:
     """Pretrain a text tower of CLIP's form on captions: a teacher where no CLIP is at hand.
 
-    The tower learns to find the photo of a caption among those of a step, and the captions of a
-    photo likewise (InfoNCE), beside a small network that reads the features of the photos.
+    The tower learns to find the photo of a caption among the photos of a step, and the captions of
+    a photo likewise (InfoNCE), together with a small network that reads the features of the photos.
     Prints one record per --log-every steps: the loss, and with --valid R@1, 5 and 10 in percent
     among all photos and captions of that file, both ways, with 95 % intervals and chance.
 

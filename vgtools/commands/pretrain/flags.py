@@ -128,7 +128,7 @@ class StartFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingFlags:
-    """What of a text is masked."""
+    """The part of a text that is masked."""
 
     block: int = count(128, "Tokens per block or text, special tokens included.", 8)
     mask_rate: float = value(
@@ -163,7 +163,7 @@ def settle(
 
 @dataclass(frozen=True)
 class PretrainFlags:
-    """A run of one of the systems: what their flags have in common.
+    """The flags that the systems have in common.
 
     Attributes:
         target: folder of the run.

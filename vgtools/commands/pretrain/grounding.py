@@ -42,7 +42,7 @@ IMAGES = Topic("images", "Regions of images, and how the words of a text find im
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFlags:
-    """What images a text is shown with."""
+    """The images that a text is shown with."""
 
     strategy: str = value(
         ...,
@@ -54,7 +54,7 @@ class ImageFlags:
         None, "Features of images, of vg extract-image-feats.", metavar="X.npy"
     )
     regions: str | None = value(
-        None, "Regions of images, in place of --feats (table 1).", metavar="X.npy", topic=IMAGES
+        None, "Regions of images, instead of --feats (table 1).", metavar="X.npy", topic=IMAGES
     )
     boxes: int | None = count(
         None, "With --regions: the N most confident of each image.", show_default="36", topic=IMAGES
@@ -153,7 +153,7 @@ class ImageFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class TextMasking(MaskingFlags):
-    """What of a text is masked.
+    """The part of a text that is masked.
 
     Source: Sileo 2021, section 3.3: clipped to 64 tokens.
     """
@@ -165,7 +165,7 @@ class TextMasking(MaskingFlags):
 class GroundingOptimizer(Optimizer):
     """How the model learns.
 
-    Source: Sileo 2021, section 3.3, "rely on its hyperparameters values": those of LXMERT's
+    Source: Sileo 2021, section 3.3, "rely on its hyperparameters values": taken from LXMERT's
         published pretraining (batches of 256, 1e-4, a warm-up of 5 %).
     """
 
@@ -213,7 +213,7 @@ def grounding(
             metavar="P",
             min=0,
             max=1,
-            help="Show a text with the placeholder in place of its images, with probability P.",
+            help="Show a text with the placeholder instead of its images, with probability P.",
         ),
     ] = 0.0,
     dropout: Annotated[
@@ -222,7 +222,7 @@ def grounding(
             metavar="P",
             min=0,
             max=0.9,
-            show_default="that of the text encoder",
+            show_default="the text encoder's",
             help="Dropout of the cross-modal encoder; 0 suits a few hundred steps.",
         ),
     ] = None,
@@ -243,7 +243,7 @@ def grounding(
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
-    """Pretrain a masked language model that sees images beside the text.
+    """Pretrain a masked language model that sees images next to the text.
 
     A cross-modal encoder, a copy of the text encoder's layers, reads the states of the frozen text
     encoder and the images of a text: its own (i2t), or those found for the words that are shown

@@ -46,7 +46,7 @@ def _losses() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class VokenFlags:
-    """What is learned from vokens; an entry of `run.json` each."""
+    """The objectives learned from vokens; an entry of `run.json` each."""
 
     voken_tokens: Literal["all", "masked", "unmasked"] = value(
         "all", "Tokens whose voken is learned."
@@ -55,7 +55,7 @@ class VokenFlags:
         "all", "first: only the voken of each sentence's first token (table 5)."
     )
     control: Literal["random", "shuffle", "reverse", "tokens"] | None = value(
-        None, "What replaces the vokens (table 6)."
+        None, "Replacement of the vokens (table 6)."
     )
     vokens: int | None = count(
         None, "Images of the bank.", show_default="from the manifest, else the largest voken"
@@ -65,7 +65,7 @@ class VokenFlags:
     )
     pack: Literal["stream", "document", "row", "best-fit"] = value(
         "stream",
-        "What no block crosses: nothing (stream), an empty row (document), the end of a "
+        "Boundary that no block crosses: none (stream), an empty row (document), the end of a "
         "row (row); best-fit: document, whose short ends share blocks.",
     )
 

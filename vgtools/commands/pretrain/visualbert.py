@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from vgtools.models.encoder import Encoder
 
 
-_WEIGHTS = {"mlm": 1.0, "sip": 1.0}  # of every loss, where none is given
+_WEIGHTS = {"mlm": 1.0, "sip": 1.0}  # weight of every loss, where none is given
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFlags:
-    """What the model sees of an image; an entry of `run.json` each."""
+    """The regions of an image that the model sees; an entry of `run.json` each."""
 
     region_start: Literal["drawn", "words"] = value(
         "drawn",
-        "How regions begin: drawn at random (the paper), or near the words that they "
-        "show; takes minutes, for trainings that are short.",
+        "Regions at the start: drawn at random (the paper), or near the words that they show; "
+        "takes minutes, for trainings that are short.",
     )
     text_only: bool = value(False, "Show no region (table 7, w/o grounded).")
     late_fusion: bool = value(
@@ -59,8 +59,8 @@ class RegionFlags:
 class VisualBertOptimizer(Optimizer):
     """How VisualBERT learns.
 
-    Source: Li et al. 2020, appendix B (warm-up of 10 %, texts capped at 128); the rest is that of
-        the published code for COCO.
+    Source: Li et al. 2020, appendix B (warm-up of 10 %, texts capped at 128); the rest is from the
+        published code for COCO.
     """
 
     epochs: int | None = 10
@@ -107,7 +107,7 @@ def visualbert(
     It learns masked words with the regions in view, and whether a second caption belongs to the
     image (sip). Prints one record per --log-every steps: losses, and with --valid those on it and
     the perplexity. Task-specific pretraining is the same command with --encoder RUN and
-    --weight mlm=1, on rows of vg prepare task; those of NLVR2 name two images, a segment each.
+    --weight mlm=1, on rows of vg prepare task; NLVR2's name two images, a segment each.
 
     The run directory holds encoder/ (a VisualBertForPreTraining with its tokenizer, as transformers
     saves it), run.json and metrics.jsonl.

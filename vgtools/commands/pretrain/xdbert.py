@@ -1,4 +1,4 @@
-"""`vg pretrain xdbert`: a text encoder is adapted beside a CLIP text tower."""
+"""`vg pretrain xdbert`: a text encoder is adapted together with a CLIP text tower."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LOSSES = ("mlm", "match", "clip_token")
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """What is adapted, and beside what."""
+    """The encoder that is adapted, and its teacher."""
 
     encoder: str = value(
         ...,
@@ -67,7 +67,7 @@ class Models:
 
 @dataclass(frozen=True, kw_only=True)
 class TextBlocks(MaskingFlags):
-    """What of a text is read and masked.
+    """The part of a text that is read, and the part that is masked.
 
     Source: Hsu et al. 2022, appendix B: 512 tokens.
     """
@@ -75,7 +75,7 @@ class TextBlocks(MaskingFlags):
     block: int = 512
     pack: Literal["stream", "document", "row", "best-fit"] = value(
         "stream",
-        "What no block crosses: nothing (stream), an empty row (document), the end of a "
+        "Boundary that no block crosses: none (stream), an empty row (document), the end of a "
         "row (row); best-fit: document, whose short ends share blocks.",
     )
 
@@ -136,12 +136,12 @@ def xdbert(
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
-    """Adapt a text encoder beside a CLIP text tower, with layers over both (XDBERT).
+    """Adapt a text encoder together with a CLIP text tower, with layers over both (XDBERT).
 
     Both read a block of text, the tower in its own tokens, unmasked; half of the time it reads
     another block. Three losses: masked words (mlm), whether both read the same block (match), and
-    some of the tower's tokens (clip_token). With --valid each loss on it, mlm beside the same and
-    beside another block, and the accuracy of match with its interval. All weights learn.
+    some of the tower's tokens (clip_token). With --valid each loss on it, mlm with the same and
+    with another block, and the accuracy of match with its interval. All weights learn.
 
     The run directory holds encoder/ (the bare encoder, as transformers saves it: use the run where
     an encoder is asked for), teacher/ (the tower), xdbert.safetensors (layers and heads), run.json

@@ -1,4 +1,4 @@
-"""`vg probe-attention`: what attention heads ground, and what they look at."""
+"""`vg probe-attention`: what do attention heads ground, and what do they look at?"""
 
 from __future__ import annotations
 

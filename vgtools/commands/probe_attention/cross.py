@@ -1,4 +1,6 @@
-"""`vg probe-attention cross`: what the two sides of an adapted encoder look at in one another."""
+"""`vg probe-attention cross`: the tokens that each side of an adapted encoder looks at in the
+other.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def cross(
     The encoder is a run of vg pretrain xdbert, or seed-N/model of vg finetune --full. Per layer and
     head, with intervals over texts: entropy, diversity (Jensen-Shannon divergence of a text's rows;
     0 if every token looks alike), shares on start and end, punctuation, stop words, and the same
-    characters; beside what even attention gives. -o also draws maps.
+    characters; next to the shares that even attention gives. -o also draws maps.
 
     Examples:
 

@@ -59,7 +59,7 @@ class Probed:
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """Which rows are for what."""
+    """The rows to choose heads on, and the rows to report on."""
 
     split: str | None = value(None, "Report on the rows of this split.", metavar="NAME")
     select_on: str | None = value(
@@ -68,7 +68,7 @@ class Splits:
 
     def check(self) -> None:
         """Refuse a split for both."""
-        why = "names the split to choose heads on, --split another one to report on; give both"
+        why = "names the split to choose heads on, --split another to report on; give both"
         alone = self.select_on is not None and self.split in (None, self.select_on)
         refuse_if(alone, "--select-on", why)
 
@@ -79,7 +79,7 @@ def say(runtime: Runtime) -> Callable[[str], None]:
 
 
 def open_model(settings: ProbeSettings, runtime: Runtime) -> Any:
-    """Return the model to probe, a joint one or a text encoder."""
+    """Return the model to probe, a joint model or a text encoder."""
     from vgtools.models.attention import open_encoder
     from vgtools.models.encoder import read_config
     from vgtools.models.references import pick_device
@@ -134,7 +134,7 @@ def report(
         config = settings.config()
         try:
             probes.save_findings(folder, found, records, config, inputs, images, say(runtime))
-        except DataError as error:  # of a full disk: the results still go to stdout
+        except DataError as error:  # such as a full disk: the results still go to stdout
             fault = error
     show(records, probes.results(records), as_markdown=False)
     if +found.skipped:

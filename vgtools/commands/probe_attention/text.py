@@ -1,4 +1,4 @@
-"""`vg probe-attention text`: what attention heads of a text encoder look at."""
+"""`vg probe-attention text`: the tokens that attention heads of a text encoder look at."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Classifier:
         "that is reported is of the fifth.",
         metavar="NAME",
     )
-    epochs: int = count(2, "Passes of the classifier over what it learns from.")
+    epochs: int = count(2, "Passes of the classifier over its training sentences.")
     vectors: str | None = file(
         None,
         "Word vectors for the classifier, in GloVe's text form.",
@@ -42,13 +42,13 @@ class Classifier:
         why = "is about --classifier; give it"
         refuse_if(not given and self.train_on, "--train-on", why)
         refuse_if(not given and self.vectors, "--vectors", why)
-        why = "needs --parser, which says what is right, and a file: it is read more than once"
+        why = "needs --parser, which gives the right answers, and a file: it is read more than once"
         refuse_if(given and (parser is None or is_stream(texts)), "--classifier", why)
         unused = self.vectors is not None and self.classifier != "words"
         refuse_if(unused, "--vectors", "is for --classifier words")
         uneven = given and (splits.split is None) != (self.train_on is None)
         shared = self.train_on and self.train_on in (splits.split, splits.select_on)
-        why = "names the split to learn from, --split another one to report on; give both"
+        why = "names the split to learn from, --split another to report on; give both"
         refuse_if(uneven or shared, "--train-on", why)
 
 
@@ -71,7 +71,7 @@ def text(
     """Measure what each attention head of a text encoder looks at.
 
     Attention to [CLS], [SEP], punctuation and neighbours, entropies, distances of heads; with
-    --parser how often a head finds a word's head or dependent, beside the best offset, with
+    --parser how often a head finds a word's head or dependent, next to the best offset, with
     intervals over sentences. --classifier learns from all heads together which word is whose head,
     and reports how often it is right on other sentences.
 

@@ -34,7 +34,9 @@ def retrieve(
     context: typer.Context,
     index: Annotated[
         list[str],
-        File("The image bank: index of vg build-index; of a matcher repeatable, rows in order."),
+        File(
+            "The image bank: index of vg build-index; repeatable with a matcher's, rows in order."
+        ),
     ],
     search: ImageSearchFlags,
     target: Annotated[TextTarget, SHARDS],
@@ -54,14 +56,14 @@ def retrieve(
     texts are one, in their order. With -o X.jsonl/ the output is a folder of shards: see
     --help shards.
 
-    What is done follows from the index. Of a matcher: the images nearest to the mean of the text's
-    tokens in the shared space (a matcher of sentences or a retriever: nearest to the sentence). Of
-    captions: the images whose captions are nearest in their mean word vector. Of nouns: images of
-    the nouns that represent the text, --clusters of them in turn. Of keywords: the images that
-    share most words with it. What a text gets depends only on the text, up to rounding; the search
-    is exact unless the index has lists (vg build-index --factory IVF…).
+    The kind of index decides the search. A matcher's: the images nearest to the mean of the text's
+    tokens in the shared space (a matcher of sentences or a retriever: nearest to the sentence).
+    Captions: the images whose captions are nearest in their mean word vector. Nouns: images of the
+    nouns that represent the text, --clusters of them in turn. Keywords: the images that share most
+    words with it. A text's images depend only on the text, up to rounding; the search is exact
+    unless the index has lists (vg build-index --factory IVF…).
 
-    --score prints one record in place of rows, of the rows whose "image" is in the bank: R@1, 5, 10
+    --score prints one record instead of rows, of the rows whose "image" is in the bank: R@1, 5, 10
     in percent and the median rank, text to image among the images that the rows name, and image to
     text among all those texts, with 95 % intervals of a bootstrap over images. --folds N adds the
     mean over N parts of the images, in the order of the bank, each with its own texts alone.
@@ -80,7 +82,7 @@ def retrieve(
     help_at_terminal(context, *texts)
     refuse_if(search.score and search.not_own, "--score", "ranks own images; drop --not-own")
     refuse_if(search.folds > 1 and not search.score, "--folds", "belongs to --score")
-    refuse_if(search.emb and search.score, "--emb", "is written beside rows; drop --score")
+    refuse_if(search.emb and search.score, "--emb", "is written next to rows; drop --score")
     name = target.output.rstrip("/")
     refuse_if(re.search(NOT_TEXT, name), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
     refuse_if(search.score and len(texts) > 1, "--score", "takes one text")
@@ -117,12 +119,12 @@ def retrieve(
 def _rows(
     index: Sequence[str], search: ImageSearchFlags, runtime: Runtime, limit: int | None
 ) -> RetrieveTask:
-    """Return what finds the rows, opened in this process."""
+    """Return the task that finds the rows, opened in this process."""
     return RetrieveTask(open_retriever([*map(local, index)], search, runtime), search, index, limit)
 
 
 def _summary(counts: Mapping[str, int], not_own: bool, quiet: bool) -> None:
-    """Print what was written."""
+    """Print the number of rows that were written."""
     message = amount(counts["rows"], "row")
     if counts["without"]:
         message += f", {counts['without']:,} without images"

@@ -1,4 +1,4 @@
-"""What finds images, by what an index has as keys."""
+"""The retrievers that find images, by the kind of keys in an index."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ class ImageSearchFlags:
     )
     nprobe: NProbe = None
     matcher: str | None = value(
-        None, "The matcher's run, if it is not where the index says.", metavar="RUN"
+        None, "The matcher's run, if not at the index's path to it.", metavar="RUN"
     )
 
 
 @dataclass(frozen=True)
 class OpenedRetriever:
-    """A retriever that is ready, and what manifests say about it."""
+    """A retriever that is ready, and its entries in manifests."""
 
     retriever: TextRetriever
     ids: Sequence[str]
-    config: dict[str, Any]  # what decides the rows
-    dim: int = 0  # of the texts' embeddings, where they have one
+    config: dict[str, Any]  # all that decides the rows
+    dim: int = 0  # width of the texts' embeddings, where they have one
     keep: Callable[[deque[Any]], None] = lambda kept: None  # leave the embeddings of windows there
 
 
 def open_retriever(
     indexes: Sequence[str], search: ImageSearchFlags, runtime: Runtime
 ) -> OpenedRetriever:
-    """Return what finds images by an index, or by the parts of a bank; the manifest says how.
+    """Return the retriever of an index, or of the parts of a bank; the manifest decides its kind.
 
     Raises:
         DataError: an index of another version, or flags that do not fit it (usage).
@@ -126,7 +126,7 @@ def _by_words(
     return OpenedRetriever(AssociativeRetriever(associator), associator.ids, config)
 
 
-# By what the images of an index are found: the "keys" of its manifest.
+# The openers of retrievers, by the "keys" of an index's manifest.
 RETRIEVERS: dict[str, Callable[[Sequence[str], ImageSearchFlags, Runtime], OpenedRetriever]] = {
     "matcher": _by_matcher,
     "captions": _by_words,

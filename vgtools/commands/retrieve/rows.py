@@ -18,7 +18,7 @@ _WINDOW = 4096  # lines per step
 
 
 class RetrieveTask:
-    """How texts get their images: all of them, or those of a shard.
+    """How texts get their images: all texts, or a shard's.
 
     Args:
         opened: finds the images.
@@ -50,7 +50,7 @@ class RetrieveTask:
             self._row_of = {name: row for row, name in enumerate(opened.ids)}
 
     def open(self, path: str, output: Callable[..., Any]) -> Any:
-        """Return what rows, and embeddings if asked for, are written to."""
+        """Return the output for rows, and for embeddings if asked for."""
         folder = os.path.dirname(os.path.realpath(path))
         places = [os.path.relpath(os.path.realpath(part), folder) for part in self._index]
         self._place = places[0] if len(places) == 1 else places

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """What is validated on."""
+    """The images to validate on."""
 
-    valid: str | None = file(None, "Captions to validate on; their images must be in FEATS, too.")
+    valid: str | None = file(None, "Captions to validate on; their images must also be in FEATS.")
     hold_out: int = count(0, "Hold N images out of training and validate on them.", 0)
-    split: str = value("train", 'Of rows that have a "split", train on this one.', metavar="NAME")
+    split: str = value("train", 'If rows have a "split", train on this split.', metavar="NAME")
     valid_split: str | None = value(
-        None, 'Of rows that have a "split", validate on this one.', metavar="NAME"
+        None, 'If rows have a "split", validate on this split.', metavar="NAME"
     )
 
 

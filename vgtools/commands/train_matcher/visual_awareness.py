@@ -58,12 +58,12 @@ BACKBONE = Topic(
 
 @dataclass(frozen=True, kw_only=True)
 class RetrieverRecipe(recipe.RetrieverTraining, Presets):
-    """What a retriever is and how it learns: by default the recipe that measured best."""
+    """The form of a retriever and its training: by default the recipe that measured best."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneFlags:
-    """How the backbone learns, too. Entries of `run.json` if it does."""
+    """How the backbone learns with the retriever. Entries of `run.json` if it does."""
 
     backbone: str | None = value(
         None,
@@ -211,7 +211,7 @@ def visual_awareness(
 def _open_pictures(
     path: str, pixels: BackboneFlags, first: int, regions: int, device: str, offline: bool
 ) -> tuple[list[str], RetrieverPictures, dict[str, Any]]:
-    """Return the ids of the images, what the retriever sees of them, and both for `run.json`."""
+    """Return the ids of the images, their pictures for the retriever, and both for `run.json`."""
     from vgtools.io.artifact import open_features
     from vgtools.systems.visual_awareness.training import FeatureMaps
 
@@ -225,7 +225,7 @@ def _open_pictures(
 
     source = open_source(path)
     tar = source.listing is None
-    refuse_if(tar, "GRID", f"{path} is a tar, read from its begin to its end only; unpack it")
+    refuse_if(tar, "GRID", f"{path} is a tar, read only from its start to its end; unpack it")
     items = list(source.items)
     backbone = load_backbone(pixels.backbone, device=device, offline=offline)
     how = BackboneSettings(first, pixels.crop, pixels.picture)

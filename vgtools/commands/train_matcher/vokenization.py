@@ -39,7 +39,7 @@ RECIPE = Topic(
 
 @dataclass(frozen=True, kw_only=True)
 class MatcherRecipe(recipe.MatcherTraining, Presets):
-    """What a matcher is and how it learns: by default the recipe that measured best."""
+    """The form of a matcher and its training: by default the recipe that measured best."""
 
 
 @flags
@@ -78,7 +78,7 @@ def vokenization(
         int, Count("Last layers of the encoder, concatenated (paper: 4).")
     ] = recipe.MatcherConfig.layers,
     stop_words: Annotated[
-        str | None, File("Words that are not content words, one per line; nltk: those of NLTK.")
+        str | None, File("Words that are not content words, one per line; nltk: NLTK's list.")
     ] = None,
     cache_gb: Annotated[
         float,
@@ -97,7 +97,7 @@ def vokenization(
     Text encoder and image backbone stay as they are; small networks project the hidden states of
     tokens and the features of images into one space. Prints one record per epoch: losses and, with
     --valid, --valid-split or --hold-out, the true recall over all validation images in percent
-    (R@1, 5, 10 of words, content words and captions), chance beside it, and `concept`, how often a
+    (R@1, 5, 10 of words, content words and captions), chance next to it, and `concept`, how often a
     content word's best image has a caption with that word's stem. The best epoch is kept; without
     validation it is the last.
 
