@@ -9,7 +9,7 @@ help:
 	@echo "make demo    install, then pictures for words from the embedded models and emoji (writes demo/)"
 	@echo "make test    install, then run the tests"
 	@echo "make test-cpus  the tests seven times: kernels of older x86 processors, 1, 2 and 4 threads"
-	@echo "make test-cluster  the tests on a Ray cluster and an S3 server of this machine, with what they need (400 MB)"
+	@echo "make test-cluster  the tests on a Ray cluster and an S3 server of this machine, with their packages (400 MB)"
 	@echo "make quick   the tests without those marked slow"
 	@echo "make faults  kills, full disks, bad and hostile inputs and races for every command (about 40 minutes)"
 	@echo "make examples  every target of every examples/*/Makefile at toy size (30 minutes; EXAMPLES=\"xdbert:small …\" a part)"
@@ -76,11 +76,11 @@ man: $(READY)
 dist: sdist-check
 	$(BIN)/python -m build
 
-# The archive holds every tracked file but those of continuous integration, and its tests run where it is unpacked.
+# The archive holds every tracked file but the configuration of continuous integration, and its tests run where it is unpacked.
 SDIST       := build/sdist
 SDIST_TESTS ?= tests/test_layers.py tests/test_sizes.py tests/test_wording.py tests/commands/test_build_index.py tests/commands/test_show.py
 sdist-check: $(READY)
-	rm -rf $(SDIST) vgtools.egg-info/SOURCES.txt  # setuptools would add what that listed before
+	rm -rf $(SDIST) vgtools.egg-info/SOURCES.txt  # setuptools would add the files that it lists
 	$(BIN)/python -m build --sdist --no-isolation --outdir $(SDIST) . > /dev/null
 	tar -xzf $(SDIST)/*.tar.gz -C $(SDIST) --strip-components 1
 	@for file in $$(git ls-files ':!.ci' ':!.gitignore'); do test -f "$(SDIST)/$$file" || missing="$$missing $$file"; done; \
