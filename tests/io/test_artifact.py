@@ -106,6 +106,16 @@ def test_pooled_features_in_place_of_maps_are_named_also_in_shards(
     assert caught.value.file == str(tmp_path / "f.v2.npy")
 
 
+def test_a_copy_under_another_name_is_not_compared_with_the_original(tmp_path: Path) -> None:
+    path = plain(tmp_path)
+    for ending in (".npy", ".ids", ".json"):
+        (tmp_path / f"copy{ending}").write_bytes(path.with_suffix(ending).read_bytes())
+    (tmp_path / "copy.ids").write_text("".join(f"{name}\n" for name in IDS[::-1]))
+    named = "is the manifest of f.v2.ids, f.v2.npy, expected that of copy.npy; rename"
+    with pytest.raises(DataError, match=named):
+        read_manifest(tmp_path / "copy.npy", "image-features")
+
+
 def test_sizes_alone_do_not_show_another_content(tmp_path: Path) -> None:
     path = plain(tmp_path)
     path.write_bytes(path.read_bytes()[:-1] + b"?")

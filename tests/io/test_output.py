@@ -201,6 +201,34 @@ def test_a_signal_stops_at_the_next_commit(tmp_path: Path, number: int, code: Ex
     )
 
 
+def killed_before_a_commit(path: Path) -> None:
+    """Leave what a writer leaves that is killed before its first commit."""
+    path.with_name(f"{path.name}.part").write_bytes(b"0\n1\n")
+    lock = f'process 1 on elsewhere\n["{path.name}.part"]\n'
+    path.with_name(f"{path.name}.lock").write_text(lock)
+
+
+def test_a_run_that_fails_leaves_the_parts_of_a_killed_one_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    killed_before_a_commit(path)
+    path.write_text("of the user\n")
+    with pytest.raises(DataError, match=r"x\.jsonl: exists, and vg does not know it"):
+        numbered(path, 10)
+    assert path.read_text() == "of the user\n"
+    path.unlink()
+    numbered(path, 10)
+    assert sorted(os.listdir(tmp_path)) == ["x.json", "x.jsonl"]
+
+
+def test_a_complete_output_keeps_no_part_of_a_restart_that_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    numbered(path, 10)
+    killed_before_a_commit(path)
+    (tmp_path / ".x.jsonl.journal.vg.tmp").write_bytes(b"{")
+    numbered(path, 10)
+    assert sorted(os.listdir(tmp_path)) == ["x.json", "x.jsonl"]
+
+
 def test_the_second_writer_is_refused_and_a_dead_one_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     process = start_writer(path)

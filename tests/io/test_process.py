@@ -186,6 +186,24 @@ def test_a_lock_that_a_killed_owner_left_says_what_it_had_begun(tmp_path: Path) 
     assert not Lock(tmp_path / "x").was_left
 
 
+@pytest.mark.parametrize("call", ["pwrite", "truncate"])
+def test_a_kill_while_a_lock_is_taken_leaves_what_its_former_owner_had_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    left = b'process 123456789012 on a-host-with-a-longer-name\n["x.part","y.part"]\n'
+    (tmp_path / "x.lock").write_bytes(left)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, call, killed)
+        Lock(tmp_path / "x")
+    again = Lock(tmp_path / "x")
+    assert again.names == {"x.part", "y.part"}
+    again.release()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_a_stop_that_meets_no_boundary_unwinds_by_itself(number: int, code: int) -> None:
     script = (

@@ -161,6 +161,7 @@ class Output:
             self.complete = True
             return
         if not journal and not self._restart and self._is_current(finals, manifest):
+            self._discard_parts(finals)
             self.complete = True
             return
         if "manifest" in journal:
@@ -190,6 +191,13 @@ class Output:
             else:
                 part = new_part(final, rows, self._is_own_part)
             self._parts.append(part)
+
+    def _discard_parts(self, finals: Sequence[Path]) -> None:
+        """Remove what a killed restart began, before the lock that shows whose it is."""
+        own.remove(own.temporary(self._journal))
+        for final in finals:
+            if self._is_own_part(part_path(final)):
+                own.remove(part_path(final), self._is_own_part)
 
     def _is_own_part(self, path: Path) -> bool:
         """Return whether a lock or journal shows that a killed or stopped run left a part."""
@@ -346,7 +354,12 @@ class Output:
                     own.remove(part_path(part.final), self._is_own_part)
         finally:
             if self._lock is not None:
-                self._lock.release()
+                # Before any part is opened, those of a killed run are there, and nothing but its
+                # lock shows whose they are.
+                if failed and not self._parts and self._lock.was_left and self._lock.names:
+                    self._lock.leave()
+                else:
+                    self._lock.release()
             self._stop.__exit__()
 
 

@@ -226,9 +226,12 @@ def reopen(path: Path, create: bool = False) -> int:
 
 
 def rewrite(fd: int, data: bytes) -> None:
-    """Replace the contents of an open file of vg's."""
-    os.truncate(fd, 0)
+    """Replace the contents of an open file of vg's; a kill leaves old or new bytes, never none.
+
+    After a kill in between, the end of longer old contents follows the new ones.
+    """
     os.pwrite(fd, data, 0)
+    os.truncate(fd, len(data))
 
 
 def copy(file: Path, target: Path) -> None:

@@ -70,7 +70,10 @@ class Lock:
         except DataError:
             raise
         except BaseException:  # a stop, or no memory: nobody else would remove the file
-            self._abandon(own.begins(f"{_me()} on ".encode()))
+            if self.names:
+                self.leave()
+            else:
+                self._abandon(own.begins(f"{_me()} on ".encode()))
             raise
 
     def _abandon(self, ours: own.Proof = _OURS) -> None:
@@ -110,7 +113,8 @@ class Lock:
         Raises:
             DataError: the file is not one of vg's (73).
         """
-        first, _, names = left.partition(b"\n")
+        # After the line of names, a kill may have left the end of older ones (`own.rewrite`).
+        first, names, *_ = [*left.split(b"\n"), b""]
         if left and not first.startswith(_OWNER):
             self._close()
             raise own.not_ours(self.path)
@@ -153,6 +157,10 @@ class Lock:
                 self._abandon()
                 raise
             self._close()
+
+    def leave(self) -> None:
+        """Release the lock, and leave its file to the next owner, who takes the names in it."""
+        self._close()
 
     def _close(self) -> None:
         os.close(self._fd)
