@@ -34,13 +34,13 @@ from vgtools.systems.vokenization import vokenize as system
 from vgtools.systems.vokenization.matcher import MatcherConfig, TokenImageMatcher
 from vgtools.text.tokens import Tokens, tokenize
 
-DIM = 64  # of the space that tokens and images share
+DIM = 64  # width of the space that tokens and images share
 BERT = 191e6  # operations per token of BERT-base and its matcher, without the search
 HOUR = 3600.0
 
 
 def seconds(device: torch.device, way: Callable[[], object], rounds: int = 2) -> float:
-    """Return the least seconds of some rounds: of processor time, or of a GPU."""
+    """Return the least seconds of some rounds, in processor time or on a GPU."""
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     taken = list[float]()
     for _ in range(rounds):
@@ -159,16 +159,16 @@ def table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def main() -> None:
-    """Measure the terms and print what they make of a corpus and a bank."""
+    """Measure the terms and print the cost of a corpus and a bank from them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tokens", type=float, required=True, help="of the corpus")
-    parser.add_argument("--images", type=float, required=True, help="of the bank")
+    parser.add_argument("--tokens", type=float, required=True, help="tokens of the corpus")
+    parser.add_argument("--images", type=float, required=True, help="images of the bank")
     parser.add_argument("--workers", type=int, default=1, help="cores, or GPUs if there is one")
     parser.add_argument("--hours", type=float, default=24, help="within which it is to be done")
     parser.add_argument("--text", help="a sample of the corpus; by default vg's own pages")
-    parser.add_argument("--lines", type=int, default=200, help="of the sample")
-    parser.add_argument("--tflops", type=float, default=400, help="of a GPU, in bfloat16")
-    parser.add_argument("--share", type=float, default=0.25, help="of them that an encoder gets")
+    parser.add_argument("--lines", type=int, default=200, help="lines of the sample")
+    parser.add_argument("--tflops", type=float, default=400, help="peak of a GPU, in bfloat16")
+    parser.add_argument("--share", type=float, default=0.25, help="share that an encoder gets")
     given = parser.parse_args()
     device = pick_device("auto")
     pages = Path(__file__).parents[2]
@@ -180,7 +180,7 @@ def main() -> None:
 
 
 def print_terms(found: dict[str, float], device: torch.device) -> None:
-    """Print what was measured."""
+    """Print the measurements."""
     unit_name = "core, processor time" if device.type == "cpu" else "GPU"
     micro = found["search"] * 1e12
     table(
@@ -207,7 +207,7 @@ def print_terms(found: dict[str, float], device: torch.device) -> None:
 
 
 def print_costs(found: dict[str, float], device: torch.device, given: argparse.Namespace) -> None:
-    """Print what a corpus and a bank cost."""
+    """Print the cost of a corpus and a bank."""
     tokens = given.tokens
     images = given.images
     here = {

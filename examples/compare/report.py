@@ -1,12 +1,12 @@
-"""What each row of the table costs beside what it gains: python report.py OUT [--page FILE].
+"""The cost of each row of the table next to its gain: python report.py OUT [--page FILE].
 
 Reads OUT/compare.jsonl (vg compare) and OUT/cost/*.jsonl (timed.py). Prints a table; --page writes
 a page with the table, a plot of gain against cost and one of gain against grounding ratio.
 
 The gain of a row is the mean over its tasks. Their examples are different ones, so that the
 half-widths of their intervals add up in quadrature. Where that interval holds 0, the last column
-says how many times as many examples a gain of this size needs to be distinguished from none, if the
-seeds' part shrinks with them: (half-width / gain)^2.
+gives how many times as many examples a gain of this size needs to be distinguished from none, if
+the seeds' part shrinks with them: (half-width / gain)^2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vgtools.io.own import atomic_write
 from vgtools.reports.drawing import ACCENT, LINE, PALE, SOFT, Figure, ticks
 from vgtools.reports.tables import Table, markdown
 
-# What is made for a row besides its own pretraining, and costs time, too.
+# Runs made for a row besides its own pretraining, which also cost time.
 SHARED = {
     "vokens": ("matcher", "vokenize"),
     "vokens-random": ("matcher", "vokenize"),
@@ -43,7 +43,7 @@ def spent(out: Path, name: str) -> tuple[float, float]:
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
-    """Return a record per row: what it costs, its mean gain with an interval, and its best task."""
+    """Return a record per row: its cost, its mean gain with an interval, and its best task."""
     records = [json.loads(line) for line in (out / "compare.jsonl").read_text().splitlines()]
     found = []
     for record in records:
@@ -74,7 +74,7 @@ def rows_of(out: Path) -> list[dict[str, Any]]:
 
 
 def table_of(rows: list[dict[str, Any]]) -> Table:
-    """Return cost beside gain."""
+    """Return cost next to gain."""
     body = []
     for row in rows:
         cost = [f"{row['minutes']:.1f}", f"{row['mib']:,}", f"{row['tuning']:.1f}"]
@@ -92,7 +92,7 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
     headings += ["Mean gain, points", "Tasks that differ", "Examples needed"]
     remark = (
         "Mean gain over tasks and its 95 % interval, over the first row. Tasks that differ: p "
-        "below .05 after Holm's correction over the whole table. Examples needed: how many times "
+        "below 0.05 after Holm's correction over the whole table. Examples needed: how many times "
         "as many, where the interval holds 0. Pretraining includes matcher, vokens and teacher."
     )
     return Table(headings, body, [remark])

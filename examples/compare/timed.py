@@ -1,4 +1,4 @@
-"""Run a command and add what it cost to a file: python timed.py FILE COMMAND...
+"""Run a command and add its cost to a file: python timed.py FILE COMMAND...
 
 A line per run: {"seconds", "cpu", "mib"}, wall and processor time and the most memory of a process.
 A command that is stopped and resumed leaves several lines, whose times add up.
@@ -19,7 +19,7 @@ def main(file: str, *command: str) -> int:
     start = time.monotonic()
     code = subprocess.run(command).returncode
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    unit = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss, per MiB
+    unit = 2**20 if sys.platform == "darwin" else 2**10  # units of ru_maxrss per MiB
     record = {
         "seconds": round(time.monotonic() - start, 1),
         "cpu": round(used.ru_utime + used.ru_stime, 1),

@@ -1,8 +1,8 @@
-"""Print what a training step of grounded runs costs on this machine, as a table.
+"""Print the cost of a training step of grounded runs on this machine, as a table.
 
     python cost.py RUN... [--texts 32] [--tokens 64] [--steps 5]
 
-MiB are what a step adds to the weights and the optimiser's state, on a GPU or on Linux.
+MiB are the memory that a step adds to the weights and the optimiser's state, on a GPU or on Linux.
 
 Source: Sileo 2021 (Grounding strategies), section 3.4: memory grows with K · N.
 """

@@ -1,4 +1,4 @@
-"""Make a noun-indexed bank (object strategy) of a captioned one, where no ImageNet is at hand.
+"""Make a noun-indexed bank (object strategy) from a captioned bank, where no ImageNet is at hand.
 
     python nouns.py captions.jsonl > nouns.jsonl
 

@@ -1,4 +1,4 @@
-"""Measure what a run that learns images (t2i, both) predicts of unseen ones, beside the median.
+"""Measure what a run that learns images (t2i, both) predicts of unseen ones, next to the median.
 
     python regions.py RUN dev.jsonl --train train.jsonl --feats feats.npy
 

@@ -195,14 +195,14 @@ $(PP)/table2.coco.md: $(ON_COCO:%=$(PP)/coco/run.%/run.json) $(PP)/coco.test.jso
 table2: $(PP)/table2.wiki.md $(PP)/table2.coco.md
 	@echo "Wiki-BC" && echo && cat $(PP)/table2.wiki.md && echo && echo "COCO" && echo && cat $(PP)/table2.coco.md
 
-# tasks.mk alone, with the runs of Wiki-BC in place of those of the Makefile.
+# tasks.mk alone, with the runs of Wiki-BC instead of the Makefile's.
 TABLE3 := none i2t t2i both keyword scene object
 table3-paper: $(TABLE3:%=$(PP)/s0/run.%/run.json)
 	$(MAKE) --no-print-directory -f $(HERE)tasks.mk table3 VG="$(VG)" OUT=$(PP) ENCODER=$(ALBERT) ROWS="plain $(TABLE3)" \
 	  IMAGES.scene="--index $(PP)/scene.faiss $(BANK)" IMAGES.keyword="--index $(PP)/keyword.jsonl $(BANK)" IMAGES.object="$(OBJECTS)"
 
 # ---------------------------------------------------------------------------------------------------------- figure 4
-# The paper's sentence and three more; K 4, 2 clusters. FLICKR makes the bank of photos that of `small`.
+# The paper's sentence and three more; K 4, 2 clusters. With FLICKR the bank of photos is the one of `small`.
 FIG4      ?= $(HERE)fig4.txt
 G         := $(if $(FLICKR),$(OUT)/fig4,$(PP))
 G_PHOTOS  := $(if $(FLICKR),$(OUT)/images.jsonl,$(PP)/bank.images.jsonl)

@@ -1,10 +1,10 @@
 # Tables 3 and 4 of the paper: downstream tasks, and the sizes of their files. Included by the Makefile, whose runs of
 # `vg pretrain grounding`, indexes and features it uses.
 #
-#   make table4 JOCI=… PDTB=… RTE=… SICK=… VUA=…     examples and most frequent labels of every split, beside the paper's
+#   make table4 JOCI=… PDTB=… RTE=… SICK=… VUA=…     examples and most frequent labels of every split, next to the paper's
 #   make table3 JOCI=… PDTB=… RTE=… SICK=… VUA=…     8 rows, 6 tasks, 8 seeds; a task whose files are not given is left out
 #
-# JOCI holds A.train.csv, A.dev.csv, A.test.csv; or is joci.csv, whose rows of SNLI are those of A, cut in the file's order.
+# JOCI holds A.train.csv, A.dev.csv, A.test.csv; or is joci.csv, whose rows of SNLI are A's, cut in the file's order.
 # PDTB is pdtb2.csv. RTE holds GLUE's train.tsv and dev.tsv (or validation.tsv). SICK holds SICK_*.txt. VUA holds
 # VUA_formatted_*.csv, and VUA_seq_formatted_*.csv or vuamc_corpus_train.csv. Where the test file is not there, the dev file is
 # the test, and every tenth row of train is dev.
@@ -92,7 +92,7 @@ NEEDS       = $(if $(filter plain,$(1)),,$(OUT)/s0/run.$(1)/run.json)
 IMAGES.keyword ?= --index $(OUT)/keyword.jsonl --feats $(OUT)/feats.npy
 IMAGES.scene   ?= --index $(OUT)/scene.faiss --feats $(OUT)/feats.npy
 IMAGES.object  ?= --index $(OUT)/object.faiss --feats $(OUT)/nouns.npy
-# A gain is one of the images only if random ones, or those of another text, do not give it: ROWS="… scene scene-random".
+# A gain is due to the images only if random ones, or another text's, do not give it: ROWS="… scene scene-random".
 CONTROL  = $(word 2,$(subst -, ,$(1)))
 
 define score

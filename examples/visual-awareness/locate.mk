@@ -23,9 +23,9 @@ CUT_DIMS   ?= 10 60 180 99999
 MOST       ?= 12# maps of figure 4, and texts of figure 3
 L          := $(OUT)/locate
 LOCATE      = $(VG) locate --matcher $(RETRIEVER)
-# What sees the photos: the backbone of the run, where that learned, too.
+# The network that sees the photos: the backbone of the run, where it also learned.
 EYES        = $(if $(TUNED),$(RETRIEVER)/backbone,$(BACKBONE))
-# Made first, unless a run is given. The other .mk files say how, and are read after this one: $$ waits for them.
+# Made first, unless a run is given. The other .mk files have the rules, and are read after this one: $$ waits for them.
 MADE        = $(if $(filter command,$(origin RETRIEVER)),,$(RETRIEVER)/run.json)
 needs       = $(if $($(1)),,@echo "this needs $(1)=…, see locate.mk" >&2; exit 66)
 
@@ -96,7 +96,7 @@ pointing: $(POINTS)
 	@jq -r '"centre \(.centre), random cell \(.random_cell), area of a box \(.box_area); \(.queries) phrases, \(.images) photos"' $<
 
 segmentation: $(CUTS)
-	@echo '| share of pictures with the class whose IoU exceeds | .3 | .4 | .5 |'
+	@echo '| share of pictures with the class whose IoU exceeds | 0.3 | 0.4 | 0.5 |'
 	@echo '|---|---|---|---|'
 	@jq -r '"| \(.dims // .heat) | \(.map["over_0.3"]) | \(.map["over_0.4"]) | \(.map["over_0.5"]) |"' $^
 	@jq -r '("centre", "whole_picture") as $$c | "| \($$c) | \(.[$$c]["over_0.3"]) | \(.[$$c]["over_0.4"]) | \(.[$$c]["over_0.5"]) |"' $<

@@ -2,7 +2,7 @@
 
 Rows are {"text", "target", "image", "split"}. `--mask` hides the colours or the nouns of the source
 (`[v]`), which a picture could show: Caglayan et al. 2019, "Probing the need for visual context in
-multimodal machine translation". Of pairs with equal sources the first is kept: images are found by
+multimodal machine translation". The first of pairs with equal sources is kept: images are found by
 the text.
 
     python multi30k.py MULTI30K FLICKR8K OUT [--mask colours|nouns]

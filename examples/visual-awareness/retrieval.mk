@@ -1,9 +1,9 @@
-# retrieval: the retriever of sentences and images (section 2.1), its recall beside the reported 94.0 (section 4.1).
+# retrieval: the retriever of sentences and images (section 2.1), its recall next to the reported 94.0 (section 4.1).
 #
 # At paper scale: ResNet-152, which learns from epoch 8 on, pictures of 400 pixels, skip-thoughts, the paper's recipe, 5 folds of
-# 1,000 photos of COCO's test. TUNED=1 trains the backbone at small scale, too (from half of the epochs on).
+# 1,000 photos of COCO's test. TUNED=1 also trains the backbone at small scale (from half of the epochs on).
 # At small scale: Flickr8k, the default recipe, 1,000 dev photos. LOSS=triplet takes the paper's loss instead, for 8 epochs: the
-# mean over all negatives in WARM of them, then the hardest. PRESET=paper takes the paper's rates and dropout, too.
+# mean over all negatives in WARM of them, then the hardest. PRESET=paper also takes the paper's rates and dropout.
 ifeq ($(SCALE),paper)
 BACKBONE ?= resnet152.tv_in1k
 PICTURE  ?= 400

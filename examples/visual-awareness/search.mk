@@ -21,7 +21,7 @@ $(OUT)/$(1).m/$(2)/run.json: $(T)/grid/$(1)/base.best $(T)/$(1).m$(2).jsonl
 endef
 $(foreach t,snli sick conll-2003,$(foreach m,$(MS),$(eval $(call AT,$(t),$(m)))))
 
-# BY_M PREFIX FILE WHAT: a row per m, and the best of them; of equal ones the fewest images.
+# BY_M PREFIX FILE WHAT: a row per m, and the best of them; among equals the fewest images.
 BY_M = jq -r '[(input_filename | split("/")[-2] | ltrimstr("m")), (.summary.headline.mean * 100 | round / 100)] | @tsv' \
   $(MS:%=$(1)%/run.json) | awk 'BEGIN { print "m\tdev" } { print } NR == 1 || $$2 > top { m = $$1; top = $$2 } \
   END { print "best m of $(3): " m "; the paper has 8" }' | tee $(2)

@@ -3,10 +3,10 @@
     vg prepare sentences text.txt | python silver.py - 3000 > eng.train
 
 prints a word and its tag per line (IOB2), an empty line after each sentence, of the first N
-sentences of 5 to 40 words. Entities are those of spaCy's `en_core_web_sm`, which knows more types:
+sentences of 5 to 40 words. Entities are found by spaCy's `en_core_web_sm`, which knows more types:
 PERSON is PER, GPE, LOC and FAC are LOC, ORG is ORG, NORP, EVENT, PRODUCT, WORK_OF_ART, LAW and
-LANGUAGE are MISC, numbers and dates are outside. A score on such tags says how well a model repeats
-that tagger, and is not comparable with CoNLL-2003.
+LANGUAGE are MISC, numbers and dates are outside. A score on such tags shows how well a model
+repeats that tagger, and is not comparable with CoNLL-2003.
 """
 
 from __future__ import annotations

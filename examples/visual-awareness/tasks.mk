@@ -2,12 +2,12 @@
 #
 #   make table2 SNLI=… BANK=coco.faiss FEATS=coco.npy SCALE=paper       SNLI; SNLI holds snli_1.0_{train,dev,test}.jsonl
 #   make table3 CONLL=… BANK=… FEATS=… SCALE=paper                      CoNLL-2003; CONLL holds eng.train, eng.testa, eng.testb
-#   make table2 table3 SNLI=dev.jsonl SQUAD=… BANK=… FEATS=…            small: 2 cores; silver tags in place of CoNLL-2003's
+#   make table2 table3 SNLI=dev.jsonl SQUAD=… BANK=… FEATS=…            small: 2 cores; silver tags instead of CoNLL-2003's
 #   make sick SICK=… BANK=… FEATS=…                                     not in the paper: SICK, as SNLI
-#   make conll-counts CONLL=…                                           tokens and entities beside the published ones
+#   make conll-counts CONLL=…                                           tokens and entities next to the published counts
 #
 # BANK is an index of images (vg build-index), FEATS their features. A row of a table is a run with SEEDS seeds, of the
-# settings that were best on the dev set with the first of them; the controls take those of `va`:
+# settings that were best on the dev set with the first of them; the controls take `va`'s:
 #
 #   base        the encoder alone
 #   va          images retrieved for the text
@@ -15,7 +15,7 @@
 #   shuffle     the images of another text
 #   none        no images, but the same layers
 #
-# A gain of `va` over `base` may be that of the added layers (`none`); that of images over none says little if `random` or
+# A gain of `va` over `base` may come from the added layers (`none`); a gain of images over none shows little if `random` or
 # `shuffle` gain as much. Sentences that are captions of photos in the bank must not find these: --not-own (SNLI names them).
 BANK  ?=
 FEATS ?=
@@ -106,7 +106,7 @@ TUNE = $(VG) finetune $(1) $(T)/$(1) -e $(ENCODER_$(1)) $(FLAGS_$(2)) $(FINETUNE
 # SETTINGS RATE_BATCH_EPOCHS: as flags.
 SETTINGS = --lr $(word 1,$(subst _, ,$(1))) --batch-size $(word 2,$(subst _, ,$(1))) --epochs $(word 3,$(subst _, ,$(1)))
 
-# RULES TASK ARM: a run of each point of the grid, the best of them (the only one needs no run), and the run of the table.
+# RULES TASK ARM: a run of each point of the grid, the best of them (a single point needs no run), and the run of the table.
 define RULES
 $(T)/grid/$(1)/$(2)/%/run.json: | $(if $(filter base,$(2)),$(T)/$(1),$(T)/$(1).images.jsonl)
 	@mkdir -p $$(dir $$(@D))
@@ -130,7 +130,7 @@ table2: $(ARMS:%=$(OUT)/snli.runs/%/run.json)
 
 table3: $(ARMS:%=$(OUT)/conll-2003.runs/%/run.json)
 	$(call TABLE,conll-2003,--reported visual-awareness:3)
-	@test -n "$(CONLL)" || echo "the tags are silver: a tagger's, not those of CoNLL-2003" | tee -a $(OUT)/conll-2003.md
+	@test -n "$(CONLL)" || echo "the tags are silver: a tagger's, not CoNLL-2003's own" | tee -a $(OUT)/conll-2003.md
 
 sick: $(ARMS:%=$(OUT)/sick.runs/%/run.json)
 	$(call TABLE,sick)

@@ -1,4 +1,4 @@
-# Table 1 of the paper: translation with retrieved images, beside its controls. Included by the Makefile.
+# Table 1 of the paper: translation with retrieved images, next to its controls. Included by the Makefile.
 #
 #   make table1 MULTI30K=… FLICKR8K=… BANK=scene.faiss FEATS=feats.npy                     small: 2 cores
 #   make masked MASK=nouns MULTI30K=… FLICKR8K=… BANK=… FEATS=…                            hidden source words
@@ -7,13 +7,13 @@
 #
 # small is Multi30k en→de, the pairs whose photo is in Flickr8k, split by photo. BANK has no photo of a dev pair, and
 # --not-own leaves out a pair's own one. MASK=colours or nouns hides words of the sources, in training and in dev; `own` are
-# the photos themselves, which show what is hidden, in place of retrieved ones.
+# the photos themselves, which show the hidden words, instead of retrieved ones.
 #
 #   base        the Transformer alone; base.on: trained longer, as long as the rows below it
 #   found       images retrieved for the sentence
 #   dropout     the same, hidden from half of the sentences in each step
 #   none, random, shuffle      the controls of tasks.mk
-#   gate, scalar-gate, sum, weight, attention, bi-attention      the fusions of the code for NMT beside the paper's own; from
+#   gate, scalar-gate, sum, weight, attention, bi-attention      fusions of the code for NMT, besides the paper's own; from
 #               scratch, the last two always: make table1 TABLE1="base found gate scalar-gate sum weight attention bi-attention" …
 #
 # NAME is trained from scratch; NAME.on from the finished base, with a fusion that lets the text through at first.
@@ -66,7 +66,7 @@ $(W_IN)/%.images.jsonl: $(W_IN)/%.jsonl | $(BANK)
 	@test -f "$(BANK)" || { echo "this needs BANK=FILE, an index of images, and FEATS=X.npy, their features" >&2; exit 66; }
 	$(VG) retrieve $< --index $(BANK) -k $(K) $(if $(filter paper,$(SCALE)),,--not-own) -o $@
 
-# The photo of each pair, as a row of the features: what retrieval would find at best.
+# The photo of each pair, as a row of the features: the best that retrieval could find.
 $(W_IN)/%.own.jsonl: $(W_IN)/%.jsonl | $(FEATS)
 	$(PYTHON) $(HERE)own.py $< $(FEATS:.npy=.ids) > $@
 
@@ -84,7 +84,7 @@ SEE_sum          = $(SEE_found) --fusion sum
 SEE_weight       = $(SEE_found) --fusion sum --image-weight $(WEIGHT)
 SEE_attention    = $(SEE_found) --fusion attention
 SEE_bi-attention = $(SEE_found) --fusion bi-attention
-SEE_dropout = $(SEE_found) --image-dropout .5
+SEE_dropout = $(SEE_found) --image-dropout 0.5
 SEE_own     = $(W_OWN:%=--retrieved %) --feats $(FEATS) --index $(FEATS)
 SEE_own-shuffle = $(SEE_own) --images shuffle
 
@@ -95,7 +95,7 @@ $(W_RUN)/%.on/run.json: $(W_FILES) $(W_FOUND) $(if $(MASK),$(W_OWN)) | $(W_BASE)
 	$(VG) finetune translation $(W_IN) -e $(W_BASE)/seed-$(WMT_SEED)/model --seed $(WMT_SEED) $(ONWARD) \
 	  $(SEE_$*) $(if $(SEE_$*),--fusion-start identity) -o $(@D)
 
-# Hidden words are learnt from where the whole sentences ended.
+# Runs on hidden words start where the runs on whole sentences ended.
 ifneq ($(MASK),)
 $(W_BASE)/run.json: ; $(MAKE) -C $(HERE) MASK= OUT=$(abspath $(OUT)) $(abspath $@)
 endif

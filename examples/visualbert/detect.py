@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torchvision.ops import nms
 
-SIDE = 512  # of the network's input
+SIDE = 512  # pixels of the network's input
 LEAST, OVERLAP, MOST = 0.08, 0.5, 10  # score; IoU with a better box; boxes per picture
 
 

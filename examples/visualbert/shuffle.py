@@ -1,4 +1,4 @@
-"""Give the captions of each photo to another one; rows on stdin and stdout, {"image", …}."""
+"""Give the captions of each photo to another photo; rows on stdin and stdout, {"image", …}."""
 
 import json
 import random

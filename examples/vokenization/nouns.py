@@ -4,7 +4,7 @@ NOUNS has lines of a word, a tab and the ids of the pictures that show it, commo
 IMAGES is the image list with the pictures' names, IDS is X.ids of the index, and each VOKENS holds
 the rows of vg vokenize by one matcher. Prints markdown: a row per noun that is wrong somewhere,
 with the share of its tokens that have a right picture and the names of the wrong ones; then how
-many nouns are right, beside three controls:
+many nouns are right, next to three controls:
 
 - a random picture of the bank, expected;
 - the voken that is most frequent in VOKENS, for every noun;
@@ -88,7 +88,7 @@ def main(nouns: str, images: str, ids: str, *files: str) -> None:
             shares = [f"{share(given, right):.2g}" for given in vokens]
             table.append([noun, *shares, ", ".join(sorted(wrong))])
     print(markdown(Table(["noun", *files, "wrong pictures"], table)))
-    headings = [f"of {min(COMMONEST, len(lines))} commonest nouns", f"of all {len(lines)}"]
+    headings = [f"right of {min(COMMONEST, len(lines))} commonest", f"right of all {len(lines)}"]
     controls = ["random picture", "most frequent picture", "another noun's"]
     counts = [
         [file, *totals(rows, vokens, rights, len(bank))]

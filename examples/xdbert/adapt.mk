@@ -1,14 +1,14 @@
-# Adaptation: the student beside its teacher, the fair baseline, and what differs between them: tables 3, 8 and 9.
+# Adaptation: the student next to its teacher, the fair baseline, and their differences: tables 3, 8 and 9.
 #
 #   make adapt FLICKR=… [TEXT=… VALID=…]     runs OUT/run.NAME of ADAPTED: losses on VALID after each epoch
 #   make adapt WIKITEXT=FOLDER TEACHER=…     the same on WikiText, the paper's kind of text
-#   make table3 table8 GLUE=… …              fine-tuned rows beside the paper's; medians
-#   make table9 GLUE=… …                     what student and teacher look at in one another, with and without clip_token
+#   make table3 table8 GLUE=… …              fine-tuned rows next to the paper's; medians
+#   make table9 GLUE=… …                     the tokens that student and teacher look at in one another; clip_token or not
 #
 # TEXT is the text, VALID a part of it that is not trained on: at the paper's scale wiki103 (TEXT=wiki103.txt) and, for the row
-# `wiki`, WIKI, the larger one; in small the captions of teacher.mk, a block each. A row is trained with FLAGS.NAME. `bert` is
+# `wiki`, WIKI, the larger text; in small the captions of teacher.mk, a block each. A row is trained with FLAGS.NAME. `bert` is
 # the same schedule with masked words alone, and no teacher. WIKITEXT holds WikiText as it is distributed: train.txt (else
-# valid.txt) is learnt from, in small the first HELD lines of test.txt are VALID; blocks are a stream of the text, as the paper's.
+# valid.txt) is learned, in small the first HELD lines of test.txt are VALID; blocks are a stream of the text, as the paper's.
 # STUDENT.NAME is the student of a row, by default STUDENT; an ELECTRA gets a new head of masked words.
 VALID    ?=
 WIKI     ?=
@@ -53,7 +53,7 @@ STUDENT_RUN := $(if $(filter $(OUT)/run.student,$(STUDENT)),$(STUDENT)/run.json)
 HEAD     ?= --block 32 --batch-size 64 --lr 5e-4 --steps 100
 STEPS    ?= 120
 SCHEDULE ?= --block 32 --batch-size 64 --lr 1e-4 --warmup 0.1 --steps $(STEPS) --log-every 20 --eval-every 40
-# New layers learn faster than what they join, and match weighs more: it needs that within so few rows (LOG.md).
+# New layers learn faster than the layers that they join, and match weighs more: it needs that within so few rows (LOG.md).
 FASTER   ?= --cross-lr 1e-3
 MATCH    ?= 20
 STOP     ?=

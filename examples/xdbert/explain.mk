@@ -1,4 +1,4 @@
-# What the adapted encoders gain, and what explains it: tables 1, 2, 4, 6, 7, figure 4, appendix D.
+# The gains of the adapted encoders, and their explanations: tables 1, 2, 4, 6, 7, figure 4, appendix D.
 #
 #   make table1 GLUE=… [SWAG=…] [READ=… [READ_TEST=…]]      every row of ROWS on every task whose files are given; medians
 #   make figure4 appendix-d GLUE=… CAPTIONS=…     the examples that LAST answers better or worse than FIRST
@@ -8,7 +8,7 @@
 # GLUE holds a folder per task, as GLUE names them (RTE, MRPC, STS-B, CoLA …), with train and dev or validation files. SWAG
 # holds SWAG's train.csv and val.csv, or CODAH's. READ is the train.csv of the CommonLit Readability Prize, or the CLEAR corpus,
 # and READ_TEST the Prize's test set with its targets, which the paper scores and Kaggle keeps: nothing is chosen by it. Without
-# READ_TEST a tenth of READ, by the hash of the ids, is scored (a deviation). CAPTIONS (.jsonl or text) says what is grounded.
+# READ_TEST a tenth of READ, by the hash of the ids, is scored (a deviation). CAPTIONS (.jsonl or text) defines grounded words.
 #
 # A row is NAME, trained as ENCODER.NAME. bert is the fair baseline (one more epoch of masked words), xdbert the adapted student,
 # clip-t the teacher alone; they are runs of vg pretrain. At the paper's scale also electra-b and electra-l with their adapted
@@ -102,7 +102,7 @@ runs_of  = $(patsubst %,$(OUT)/ft/$(1)/%/run.json,$(call tasks_of,$(1)))
 $(foreach r,$(ROWS),$(foreach t,$(call tasks_of,$(r)),$(eval $(call finetune,$(r),$(t)))))
 
 .PHONY: table1 table2 table4 table6 table7 figure4 appendix-d given-tasks given-captions
-# Before anything is trained: what is asked for must be there.
+# Before anything is trained: the files that are asked for must be there.
 ABSENT = $(foreach t,$(filter $(GLUE_TASKS),$(TASKS)),$(if \
   $(and $(call train_of,$(GLUE)/$(FOLDER.$(t))),$(call dev_of,$(GLUE)/$(FOLDER.$(t)))),,$(GLUE)/$(FOLDER.$(t))))
 given-tasks:

@@ -2,8 +2,8 @@
 #
 #   make teacher FLICKR=…       small: Flickr8k, 4 minutes of one core after 3 for the features; recall on 1,000 other photos
 #
-# FLICKR holds Flickr8k.token.txt, the lists Flickr_8k.*Images.txt and the photos (images/ or Flicker8k_Dataset/). What else has
-# a teacher needs $(TEACHER): OUT/teacher here, openai/clip-vit-base-patch32 at the paper's scale, where there is nothing to make.
+# FLICKR holds Flickr8k.token.txt, the lists Flickr_8k.*Images.txt and the photos (images/ or Flicker8k_Dataset/). All other
+# targets with a teacher need $(TEACHER): OUT/teacher here, openai/clip-vit-base-patch32 at the paper's scale, where there is nothing to make.
 FLICKR    ?=
 PHOTOS    ?= $(firstword $(wildcard $(FLICKR)/Flicker8k_Dataset $(FLICKR)/Flickr8k_Dataset $(FLICKR)/images))
 BACKBONE  ?= builtin:efficientnet-lite0
