@@ -240,6 +240,14 @@ def test_skip_thoughts_a_text_file_and_their_copies_hold_the_same(tmp_path: Path
             file.unlink()
 
 
+def test_a_table_that_is_stored_by_columns_is_copied_as_any(tmp_path: Path) -> None:
+    folder = save_skip_thoughts(tmp_path / "st")
+    copy_vectors(str(folder), str(tmp_path / "rows.npy"))
+    np.save(folder / "utable.npy", np.asfortranarray(np.load(folder / "utable.npy")))
+    copy_vectors(str(folder), str(tmp_path / "columns.npy"))
+    assert (tmp_path / "columns.npy").read_bytes() == (tmp_path / "rows.npy").read_bytes()
+
+
 def test_a_table_with_other_words_or_numbers_is_refused(tmp_path: Path) -> None:
     folder = save_skip_thoughts(tmp_path / "skip")
     (folder / "dictionary.txt").write_text("dog\ncat\n")

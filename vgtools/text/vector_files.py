@@ -343,6 +343,7 @@ def _write(out: Output, source: VectorSource, seen: set[str], left_out: Counter[
     for block in source.blocks():
         keep = _new_words(block, seen, left_out)
         vectors = block.vectors if len(keep) == len(block.words) else block.vectors[keep]
+        vectors = np.ascontiguousarray(vectors)  # a .npy may hold columns one after another
         names = "".join(f"{block.words[i]}\n" for i in keep).encode()
         digest.update(names)
         digest.update(vectors.data)
