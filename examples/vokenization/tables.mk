@@ -197,12 +197,12 @@ $(T)/wiki103.txt: $(WIKI103) | tables-files
 
 $(T)/squad.txt: | tables-files
 	@mkdir -p $(T)
-	$(VG) prepare squad $(SQUAD)/train-v1.1.json | head -n $(SENTENCES) | $(VG) prepare sentences - | head -n $(SENTENCES) > $@
+	$(VG) prepare squad $(SQUAD)/train-v1.1.json | awk 'NR <= $(SENTENCES)' | $(VG) prepare sentences - | awk 'NR <= $(SENTENCES)' > $@
 
 $(T)/wikitext.txt: | tables-files
 	@mkdir -p $(T)
 	cat $(sort $(wildcard $(WIKITEXT)/*.tokens $(WIKITEXT)/*.txt)) | $(VG) prepare wikitext - --drop-headings --drop-short 5 --trim \
-	  | $(VG) prepare sentences - | head -n $(SENTENCES) > $@
+	  | $(VG) prepare sentences - | awk 'NR <= $(SENTENCES)' > $@
 
 $(T)/corpus.txt: $(T)/squad.txt $(T)/wikitext.txt
 	cat $^ > $@

@@ -137,6 +137,19 @@ def test_a_pipe_fails_if_a_part_of_it_does(example: str, tmp_path: Path) -> None
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 2
 
 
+def test_no_pipe_ends_before_its_input() -> None:
+    """A `vg … | head` would fail: vg ends with 141 when nobody reads on."""
+    files = [path for path in (make.ROOT / "examples").glob("*/*") if path.suffix in ("", ".mk")]
+    texts = {path: path.read_text() for path in files if path.is_file()}
+    piped = [text for text in texts.values() if re.search(r"\$\(VG\) [^\n]*\|", text)]
+    assert len(piped) > 3
+    assert not [
+        path
+        for path, text in texts.items()
+        if re.search(r"\| *head\b", text.replace("sort -n | head", ""))
+    ]
+
+
 def test_every_example_is_in_the_table() -> None:
     assert {name for name in FILES if ":" not in name} == {*make.EXAMPLES}
 
