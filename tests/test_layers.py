@@ -100,6 +100,10 @@ def imports_in(source: str) -> Iterator[str]:
         yield from (name for name in names if name.split(".")[0] == "vgtools")
 
 
+def allowed(package: str) -> str:
+    return ", ".join(sorted(MAY_IMPORT[package])) or "nothing else"
+
+
 def fault(own: str, other: str) -> str | None:
     """Return why a module may not import another, or None if it may."""
     _, floor, *inside = [*own.split("."), ""]
@@ -112,10 +116,11 @@ def fault(own: str, other: str) -> str | None:
         return (
             None
             if target in MAY_IMPORT[floor]
-            else f"{own} imports {other}: {floor} may not import {target}"
+            else f"{own} imports {other}: {floor} may import only {allowed(floor)} (MAY_IMPORT); "
+            "move the code to one of these, or hand it over from `commands`"
         )
     if floor == "systems" and inside[0] != below[0]:
-        return f"{own} imports {other}: a paper may not import another"
+        return f"{own} imports {other}: a paper may not import another; move it to {allowed(floor)}"
     if floor == "commands" and inside[0] != below[0] and below[0] not in _SHARED:
         return f"{own} imports {other}: commands share only {', '.join(_SHARED)}"
     return None
@@ -152,7 +157,7 @@ def test_no_packages_and_no_modules_import_each_other_in_a_circle() -> None:
     try:
         TopologicalSorter({m: others - {m} for m, others in inner.items()}).prepare()
     except CycleError as error:
-        pytest.fail(" -> ".join(error.args[1]))
+        pytest.fail("these import each other: " + " -> ".join(error.args[1]))
 
 
 def second_addresses(source: str) -> Iterator[str]:
@@ -218,9 +223,12 @@ def test_tests_mirror_the_tree(test: Path) -> None:
     if folder in (Path(), Path("faults"), Path("examples")):
         return
     name = test.stem.removeprefix("test_")
-    modules = {path.stem for path in (PACKAGE / folder).iterdir()}
+    modules = sorted(path.stem for path in (PACKAGE / folder).glob("*") if path.stem[0] != "_")
     # A long test file may be cut by subject: test_MODULE_SUBJECT.py.
-    assert any(name == module or name.startswith(f"{module}_") for module in modules), test
+    assert any(name == module or name.startswith(f"{module}_") for module in modules), (
+        f"{test.relative_to(ROOT)}: expected test_MODULE.py or test_MODULE_SUBJECT.py, with one of "
+        f"vgtools/{folder} as MODULE: {', '.join(modules) or 'there is no such folder'}"
+    )
 
 
 def test_a_name_of_a_class_says_which() -> None:
@@ -230,7 +238,8 @@ def test_a_name_of_a_class_says_which() -> None:
             if isinstance(node, ast.ClassDef):
                 defined.setdefault(node.name, []).append(module_name(file))
     assert len(defined) > 300
-    assert not {name: places for name, places in defined.items() if len(places) > 1}
+    doubled = {name: places for name, places in defined.items() if len(places) > 1}
+    assert not doubled, "several classes have one name: put the difference into it"
 
 
 PAPERS = sorted(
@@ -264,7 +273,9 @@ def test_a_paper_maps_its_sections_to_the_definitions_that_implement_them(paper:
                 f"{place} does not cite {section}"
             )
     modules = {path.stem for path in (PACKAGE / "systems" / paper).glob("*.py")} - {"__init__"}
-    assert named == modules, "each module of a paper is found from a section"
+    assert named == modules, (
+        f"SECTIONS of vgtools/systems/{paper}/__init__.py has to name a definition of every module"
+    )
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
@@ -275,7 +286,9 @@ def test_help_imports_nothing_heavy(name: str) -> None:
         f"print(sorted({HEAVY} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == "[]\n"
+    assert done.stderr == "[]\n", (
+        "--help imports these: import them in the function that needs them"
+    )
     assert done.stdout.startswith("Usage:")
     if name:
         assert "Examples:" in done.stdout or name == "prepare", "a help ends with examples"

@@ -70,7 +70,9 @@ def test_only_one_module_replaces_and_removes(file: Path) -> None:
     if file.relative_to(PACKAGE).as_posix() in DEVNULL:
         source = file.read_text().splitlines()
         found = [one for one in found if "devnull" not in source[int(one.partition(":")[0]) - 1]]
-    assert found == []
+    assert found == [], (
+        "write outputs by vgtools.io.output; remove and replace files by vgtools.io.own"
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.wording import ROOT, counts, find, python_prose
+from tests.wording import (
+    ROOT,
+    assignments,
+    counts,
+    files,
+    find,
+    long_lines,
+    python_prose,
+    undocumented,
+)
 
 # Highest allowed counts; `python tests/wording.py --ceilings` prints today's. Lower them as they
 # fall, to 0.
@@ -54,9 +63,22 @@ def today() -> dict[str, int]:
     return counts()
 
 
+def places(name: str) -> list[str]:
+    """Return FILE:LINE of all that one of the counts counts."""
+    if name == "lines over 100 columns":
+        found = long_lines()
+    elif name == "a, b = x, y":
+        found = assignments()[0]
+    elif name == "public names without docstring":
+        found = undocumented()
+    else:
+        found = [(hit.file, hit.line) for hit in find(files()) if hit.pattern == name]
+    return [f"{file}:{line}" for file, line in found]
+
+
 @pytest.mark.parametrize("name", CEILINGS)
 def test_counts_only_fall(name: str, today: dict[str, int]) -> None:
-    assert today[name] <= CEILINGS[name], "`python tests/wording.py FILE` lists where"
+    assert today[name] <= CEILINGS[name], f"one of {', '.join(places(name))} is new"
 
 
 def test_every_count_has_a_ceiling(today: dict[str, int]) -> None:

@@ -101,7 +101,10 @@ class Workspace:
         if case.name not in self._references:
             self.clear()
             done = self.run(case)
-            assert done.code == 0, f"{case.name} does not work undisturbed: {done.code} {done.err}"
+            assert done.code == 0, (
+                f"{case.name} does not work undisturbed: {done.code} {done.err.strip()}"
+                " (tests/faults/artefacts.py writes what is in in/)"
+            )
             tree = self.tree()
             assert tree or done.out, f"{case.name} writes nothing"
             self._references[case.name] = Reference(tree, done.out, done.operations)

@@ -26,7 +26,7 @@ def value(
         default: its value; `...` if it must be given.
         text: its help; where the preset `paper` has a value, that is added, and a full stop.
         *names: names of the flag, where it has a short name or is not called like the field.
-        presets: its value by the name of a preset.
+        presets: its value by the name of a preset; None where the preset has no such setting.
         **more: other arguments of `typer.Option`, `metavar` or `min` for example, and the `topic`
             of its help.
     """

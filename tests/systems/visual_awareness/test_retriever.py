@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 from torch import Tensor
 
-from vgtools.systems.visual_awareness.recipe import PAPER, RetrieverConfig, retriever_config
+from vgtools.systems.visual_awareness.recipe import (
+    PAPER,
+    RetrieverConfig,
+    RetrieverSettings,
+    retriever_config,
+)
 from vgtools.systems.visual_awareness.retriever import (
     SRU,
     ImagePath,
@@ -251,6 +257,17 @@ def test_the_text_path_learns_from_its_epoch_on() -> None:
         retriever(some_batch(epoch))["triplet"].backward()
         assert (retriever.text.sru.weights[0].grad is not None) is learns
         assert retriever.image.conv.weight.grad is not None
+
+
+@pytest.mark.parametrize("loss", get_args(get_type_hints(RetrieverSettings)["loss"]))
+def test_every_loss_that_can_be_chosen_reaches_all_weights(loss: str) -> None:
+    network = Retriever(tiny(loss=loss)).train()
+    losses = network(some_batch())
+    assert losses.keys() == {loss}
+    losses[loss].backward()
+    for name, weight in network.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.any(), name
 
 
 def test_the_first_epochs_take_all_negatives() -> None:

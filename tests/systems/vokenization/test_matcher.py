@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ from vgtools.systems.vokenization.matcher import (
     load_matcher,
 )
 from vgtools.systems.vokenization.matcher_training import HiddenStates, MatcherCaptions
+from vgtools.systems.vokenization.recipe import MatcherSettings
 from vgtools.training.loop import TrainConfig, train
 from vgtools.training.steps import plan_for
 
@@ -50,6 +51,8 @@ TEXTS = [
     "trees",
 ]
 IMAGES = [3, 3, 0, 5, 0, 7, 5, 9]
+
+LOSSES = get_args(get_type_hints(MatcherSettings)["loss"])
 
 
 def config(**changes: Any) -> MatcherConfig:
@@ -494,6 +497,23 @@ def test_a_batch_lists_each_image_once_and_every_token_points_at_its_own(
     assert torch.allclose(found.holders.sum(1), torch.ones(len(found.holders)))
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("level", ["token", "sentence"])
+def test_every_loss_that_can_be_chosen_reaches_all_weights(
+    captions: MatcherCaptions, states: HiddenStates, feats: Any, loss: str, level: str
+) -> None:
+    model = matcher_of(loss=loss, level=level, dropout=0.0).train()
+    given = batch(captions, states, feats, [0, 2, 3, 7], loss=loss, level=level)
+    losses = model(given)
+    assert losses.keys() == model.losses.keys() == {loss}
+    assert 0 < losses[loss].item() < math.inf
+    losses[loss].backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+        assert weight.grad.any(), name
+
+
 def test_content_words_alone_where_stop_words_are_left_out(
     captions: MatcherCaptions, states: HiddenStates, feats: Any
 ) -> None:
@@ -702,7 +722,7 @@ def test_a_setting_that_is_a_word_is_one_of_those_known() -> None:
     assert (
         as_config(MatcherConfig, known | {"loss": "hinge"}, "matcher", "run.json").loss == "hinge"
     )
-    why = "run.json: \"matcher\": expected loss info_nce or hinge, got 'triplet'"
+    why = f"run.json: \"matcher\": expected loss {' or '.join(LOSSES)}, got 'triplet'"
     with pytest.raises(DataError, match=why):
         as_config(MatcherConfig, known | {"loss": "triplet"}, "matcher", "run.json")
     with pytest.raises(DataError, match="expected dim int, got '4'"):
