@@ -111,7 +111,7 @@ def test_a_copy_under_another_name_is_not_compared_with_the_original(tmp_path: P
     for ending in (".npy", ".ids", ".json"):
         (tmp_path / f"copy{ending}").write_bytes(path.with_suffix(ending).read_bytes())
     (tmp_path / "copy.ids").write_text("".join(f"{name}\n" for name in IDS[::-1]))
-    named = "is the manifest of f.v2.ids, f.v2.npy, expected that of copy.npy; rename"
+    named = "belongs to f.v2.ids, f.v2.npy, expected a manifest of copy.npy; rename"
     with pytest.raises(DataError, match=named):
         read_manifest(tmp_path / "copy.npy", "image-features")
 

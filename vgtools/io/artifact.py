@@ -170,7 +170,7 @@ def read_manifest(
         check_form(body, {"files": FILES}, path, "create the artifact again")
         own_name = Path(artifact).name
         if own_name not in files:  # else another file of that name would be compared in its place
-            why = f"is the manifest of {', '.join(sorted(files))}, expected that of {own_name}"
+            why = f"belongs to {', '.join(sorted(files))}, expected a manifest of {own_name}"
             raise DataError(f"{why}; rename the files back, or create {own_name} again", path)
         for name, facts in files.items():
             named = {"bytes": facts["bytes"]} if verify == "sizes" else facts

@@ -193,7 +193,7 @@ class Output:
             self._parts.append(part)
 
     def _discard_parts(self, finals: Sequence[Path]) -> None:
-        """Remove what a killed restart began, before the lock that shows whose it is."""
+        """Remove the parts of a killed restart, before the lock that shows whose they are."""
         own.remove(own.temporary(self._journal))
         for final in finals:
             if self._is_own_part(part_path(final)):
@@ -354,8 +354,8 @@ class Output:
                     own.remove(part_path(part.final), self._is_own_part)
         finally:
             if self._lock is not None:
-                # Before any part is opened, those of a killed run are there, and nothing but its
-                # lock shows whose they are.
+                # Before any part is opened, a killed run's parts are there, and only its lock shows
+                # whose they are.
                 if failed and not self._parts and self._lock.was_left and self._lock.names:
                     self._lock.leave()
                 else:
