@@ -15,8 +15,9 @@ from vgtools.io.files import write_manifest
 from vgtools.models.encoder import load_masked_lm
 from vgtools.models.runs import save_run
 from vgtools.systems.grounding import keys
-from vgtools.systems.grounding.inputs import Sources
+from vgtools.systems.grounding.inputs import open_sources
 from vgtools.systems.grounding.model import GroundedMaskedLM, GroundingConfig
+from vgtools.systems.grounding.recipe import Sources
 
 CAPTIONS = ("a red dog", "the puppy", "a cat chases a dog", "two trucks", "a truck", "red car")
 WIDTH = 5
@@ -46,7 +47,7 @@ def save_grounded(folder: Path, strategy: str = "none", images: int = 3) -> Path
         shape = GroundingConfig(strategy, images, 1, WIDTH, 2)
     if strategy == "scene":
         index, feats = save_bank(folder)
-        pictures, bank = Sources(strategy, feats, index=index, images=images).open()
+        pictures, bank = open_sources(Sources(strategy, feats, index=index, images=images))
         assert pictures is not None
         assert bank is not None
         info = {"index": bank.mark, "backbone": pictures.backbone}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vgtools.commands.options import (
+    Argument,
     Limit,
     Restart,
     Runtime,
@@ -104,9 +105,9 @@ def build_index(
     context: typer.Context,
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="FEATS",
-            help="Features of vg extract-image-feats: X.npy. With --vectors or --keywords, rows"
+        Argument(
+            "FEATS",
+            "Features of vg extract-image-feats: X.npy. With --vectors or --keywords, rows"
             ' with "image" and "text": X.jsonl.',
         ),
     ],

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from vgtools.commands.options import Flag, Runtime, Value, note, refuse_if
+from vgtools.commands.options import Argument, Flag, Runtime, Value, note, refuse_if
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
 from vgtools.io.settings import count, file, value
@@ -42,14 +40,10 @@ class ParsedWordFlags:
 @flags
 def evaluate_matcher(
     captions: Annotated[
-        str,
-        typer.Argument(metavar="CAPTIONS", help='Rows {"image": ID, "text": …}: .jsonl, .gz, -.'),
+        str, Argument("CAPTIONS", 'Rows {"image": ID, "text": …}: .jsonl, .gz, -.')
     ],
-    feats: Annotated[str, typer.Argument(metavar="FEATS", help="X.npy of vg extract-image-feats.")],
-    runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN", help="Run of vg train-matcher.", show_default=False),
-    ],
+    feats: Annotated[str, Argument("FEATS", "X.npy of vg extract-image-feats.")],
+    runs: Annotated[list[str], Argument("RUN", "Run of vg train-matcher.", show_default=False)],
     words: ParsedWordFlags,
     runtime: Runtime,
     split: Annotated[str, Value("NAME", 'If rows have a "split", evaluate on this split.')] = "dev",

@@ -12,6 +12,7 @@ import typer
 
 from vgtools.commands.options import (
     NOT_TEXT,
+    Argument,
     File,
     Limit,
     Runtime,
@@ -68,9 +69,9 @@ def locate(
     runtime: Runtime,
     queries: Annotated[
         str,
-        typer.Argument(
-            metavar="QUERIES",
-            help='.jsonl with "text" and "image", .gz, .zst, or - for stdin; or an '
+        Argument(
+            "QUERIES",
+            '.jsonl with "text" and "image", .gz, .zst, or - for stdin; or an '
             "instances_*.json of MS COCO.",
         ),
     ] = "-",

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 Flag = typer.Option
 
 
+def Argument(metavar: str, text: str, **more: Any) -> Any:
+    """Return an argument of a command, with its help."""
+    return typer.Argument(metavar=metavar, help=text, **more)
+
+
 def Value(metavar: str, text: str, *names: str, **more: Any) -> Any:
     """Return a flag with a value, its help, and its names if it has short ones."""
     return Flag(*names, metavar=metavar, help=text, **more)
@@ -64,27 +69,23 @@ SHARDS = Topic(
     """,
 )
 
+TEXT = Argument("TEXT", '.txt, .jsonl with "text", .gz, .zst, or - for stdin.')
+Captions = Annotated[
+    str, Argument("CAPTIONS", 'Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.')
+]
+ArrayFile = Annotated[
+    str, Value("X.npy", "File to write; the same command resumes it.", "--output", "-o")
+]
 NProbe = Annotated[
     int | None,
     Count("Lists of an IVF index to look into; by default those that vg build-index measured."),
 ]
 Dtype = Annotated[
-    Literal["float32", "bfloat16", "float16"],
-    Flag("--dtype", help="Numbers the network computes with."),
+    Literal["float32", "bfloat16", "float16"], Flag(help="Numbers the network computes with.")
 ]
-BatchSize = Annotated[
-    int, Flag("--batch-size", metavar="N", min=1, help="Items per batch; affects rounding only.")
-]
-Seed = Annotated[
-    int,
-    Flag(
-        "--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of every random choice; recorded."
-    ),
-]
-Limit = Annotated[
-    int | None,
-    Flag("--limit", metavar="N", min=1, help="Stop after N rows (images, lines) of the input."),
-]
+BatchSize = Annotated[int, Count("Items per batch; affects rounding only.")]
+Seed = Annotated[int, Count("Seed of every random choice; recorded.", 0, max=2**32 - 1)]
+Limit = Annotated[int | None, Count("Stop after N rows (images, lines) of the input.")]
 Quiet = Annotated[bool, Flag("--quiet", "-q", help="Print errors only.")]
 Offline = Annotated[
     bool,
@@ -95,9 +96,7 @@ Offline = Annotated[
     ),
 ]
 Restart = Annotated[bool, Flag("--restart", help="Discard the unfinished run and start over.")]
-AsSplit = Annotated[
-    str | None, Flag("--as-split", metavar="NAME", help='Write NAME as the "split" of every row.')
-]
+AsSplit = Annotated[str | None, Value("NAME", 'Write NAME as the "split" of every row.')]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from vgtools.commands.options import BatchSize, Flag, Runtime, Seed, help_at_terminal, refuse_if
+from vgtools.commands.options import (
+    Argument,
+    BatchSize,
+    Count,
+    File,
+    Flag,
+    Runtime,
+    Seed,
+    Value,
+    help_at_terminal,
+    refuse_if,
+)
 from vgtools.commands.signature import flags
 from vgtools.io.settings import file, value
 
@@ -49,41 +60,34 @@ def perplexity(
     context: typer.Context,
     *,
     inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TEXT", help='Text, or rows {"text": …} and {"image": ID, "text": …}.'
-        ),
+        list[str], Argument("TEXT", 'Text, or rows {"text": …} and {"image": ID, "text": …}.')
     ],
     encoder: Annotated[
         list[str],
-        Flag(
+        Value(
+            "NAME",
+            "Run of vg pretrain, hub name, directory or builtin:NAME; repeatable.",
             "--encoder",
             "-e",
-            metavar="NAME",
-            help="Run of vg pretrain, hub name, directory or builtin:NAME; repeatable.",
         ),
     ],
     shown: Shown,
     mask_rate: Annotated[
-        float,
-        Flag(metavar="RATE", min=0.01, max=0.9, help="Share of the tokens that are masked."),
+        float, Value("RATE", "Share of the tokens that are masked.", min=0.01, max=0.9)
     ] = 0.15,
-    block: Annotated[
-        int, Flag(metavar="N", min=8, help="Tokens per text, special tokens included.")
-    ] = 64,
-    samples: Annotated[int, Flag(metavar="N", min=1, help="Bootstrap samples.")] = 10_000,
+    block: Annotated[int, Count("Tokens per text, special tokens included.", 8)] = 64,
+    samples: Annotated[int, Count("Bootstrap samples.")] = 10_000,
     seed: Seed = 0,
     batch_size: BatchSize = 64,
     output: Annotated[
-        str | None,
-        Flag("--output", "-o", metavar="FILE", help="Also write each text's losses (jsonl)."),
+        str | None, File("Also write each text's losses (jsonl).", "--output", "-o")
     ] = None,
     table: Annotated[bool, Flag("--table", help="Print markdown instead of records.")] = False,
     reported: Annotated[
         str | None,
-        Flag(
-            metavar="PAPER:N",
-            help="Add the rows of a paper's table, marked as reported: grounding:1, grounding:2.",
+        Value(
+            "PAPER:N",
+            "Add the rows of a paper's table, marked as reported: grounding:1, grounding:2.",
         ),
     ] = None,
     runtime: Runtime,

@@ -10,6 +10,7 @@ import typer
 
 from vgtools.commands.options import (
     SHARDS,
+    Argument,
     Limit,
     Offline,
     Quiet,
@@ -42,8 +43,7 @@ def revokenize(
     ],
     target: Annotated[TextTarget, SHARDS],
     file: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE", help="Voken rows: .jsonl, .gz, .zst, or - for stdin."),
+        list[str] | None, Argument("FILE", "Voken rows: .jsonl, .gz, .zst, or - for stdin.")
     ] = None,
     limit: Limit = None,
     offline: Offline = False,

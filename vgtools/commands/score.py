@@ -5,18 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from vgtools.commands.options import File, Value, refuse_if
+from vgtools.commands.options import Argument, File, Value, refuse_if
 from vgtools.commands.signature import flags
 
 
 @flags
 def score(
-    name: Annotated[str, typer.Argument(metavar="TASK", help="sst-2, rte, squad-1.1 …")],
-    rows: Annotated[
-        str, typer.Argument(metavar="PREDICTIONS", help="predictions.jsonl of vg finetune.")
-    ],
+    name: Annotated[str, Argument("TASK", "sst-2, rte, squad-1.1 …")],
+    rows: Annotated[str, Argument("PREDICTIONS", "predictions.jsonl of vg finetune.")],
     gold: Annotated[
         str | None,
         Value(

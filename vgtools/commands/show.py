@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vgtools.commands.options import Count, File, Quiet, help_at_terminal, note, refuse_if
+from vgtools.commands.options import Argument, Count, File, Quiet, help_at_terminal, note, refuse_if
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import page_path
@@ -30,10 +30,7 @@ def show(
     context: typer.Context,
     rows: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="ROWS",
-            help="Rows of vg vokenize, vg retrieve or vg locate (jsonl); - is stdin.",
-        ),
+        Argument("ROWS", "Rows of vg vokenize, vg retrieve or vg locate (jsonl); - is stdin."),
     ] = None,
     images: Annotated[
         list[str] | None, File("Where the images are: image jsonl or a directory.", "--images")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vgtools.commands.options import (
+    Argument,
     Count,
     File,
     Flag,
@@ -78,9 +79,8 @@ def stats(
     layout: Layout,
     corpora: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="CORPUS",
-            help='Text, one sentence per line, or .jsonl with "text"; .gz, .zst; - is stdin.',
+        Argument(
+            "CORPUS", 'Text, one sentence per line, or .jsonl with "text"; .gz, .zst; - is stdin.'
         ),
     ] = None,
     reference: Annotated[

@@ -12,6 +12,8 @@ import typer
 
 from vgtools.commands.options import (
     NOT_TEXT,
+    TEXT,
+    Argument,
     BatchSize,
     File,
     Flag,
@@ -47,18 +49,12 @@ class BeamSearchFlags:
 def translate(
     context: typer.Context,
     model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="RUN/seed-N/model of vg finetune translation, or a hub name."
-        ),
+        str, Argument("MODEL", "RUN/seed-N/model of vg finetune translation, or a hub name.")
     ],
     search: BeamSearchFlags,
     target: Target,
     runtime: Runtime,
-    text: Annotated[
-        str,
-        typer.Argument(metavar="TEXT", help='.txt, .jsonl with "text", .gz, .zst, or - for stdin.'),
-    ] = "-",
+    text: Annotated[str, TEXT] = "-",
     feats: Annotated[
         str | None,
         Value("X.npy", "Model that looks at images: features of those that rows name."),

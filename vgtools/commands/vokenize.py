@@ -11,6 +11,7 @@ import typer
 
 from vgtools.commands.options import (
     SHARDS,
+    TEXT,
     Count,
     Dtype,
     File,
@@ -110,10 +111,7 @@ def vokenize(
     control: Annotated[Control, CONTROL],
     target: Annotated[TextTarget, SHARDS],
     runtime: Runtime,
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT", help='.txt, .jsonl with "text", .gz, .zst, or - for stdin.'),
-    ] = None,
+    text: Annotated[list[str] | None, TEXT] = None,
     window: Annotated[int, Count("Lines per step; affects rounding only.")] = 4096,
     limit: Limit = None,
 ) -> None:

@@ -17,12 +17,13 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -597,20 +598,27 @@ class Job(NamedTuple):
     start: Callable[[], None] | None = None  # called before the first step
 
 
-class Pretraining(Protocol):
-    """A system that `pretrain` can train."""
+@dataclass(kw_only=True)
+class Pretraining:
+    """What `pretrain` trains; the class of a system adds its models and its settings."""
 
-    kind: str
+    kind: ClassVar[str]
+    files: Inputs = field(init=False)  # what is read, hashed before
 
-    @property
-    def files(self) -> Inputs:
-        """The files that are read, hashed before."""
+    session: Session
+    inputs: Sequence[str]  # files to train on
+    valid: Sequence[str]  # files to evaluate on
+    weights: Mapping[str, float]  # weights of the losses
+    dtype: str  # type of the matrix products
+    gradient_checkpointing: bool  # use less memory and more time
 
     def config(self) -> dict[str, Any]:
         """Return the settings that decide the weights, without the flags that systems share."""
+        raise NotImplementedError
 
     def job(self, config: Mapping[str, Any], device: torch.device) -> Job:
         """Return the model with its batches."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Remove the files that only the training needed."""

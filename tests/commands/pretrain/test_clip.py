@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.tiny import save_feats
 from tests.tiny.clip import clip_tokenizer, save_captions, save_shape, save_tower
@@ -17,6 +18,7 @@ from vgtools.models.clip import load_teacher
 from vgtools.models.runs import open_run, read_run
 from vgtools.systems.clip.training import ClipPretraining
 from vgtools.training import processes
+from vgtools.training.session import Session
 
 FAST = ["--batch-size", 8, "--log-every", 2, "--device", "cpu", "-q"]
 
@@ -150,7 +152,16 @@ def test_several_processes_are_refused(
 ) -> None:
     monkeypatch.setattr(processes, "world", lambda: 2)
     tower = load_teacher(str(save_tower(tmp_path / "tower")))
-    files = str(data / "train.jsonl"), str(data / "f.npy")
+    session = Session("pretrain", tmp_path, torch.device("cpu"))
     with pytest.raises(DataError, match="single-process") as error:
-        ClipPretraining(tower, *files, None, dtype="float32", say=print)
+        ClipPretraining(
+            tower,
+            str(data / "f.npy"),
+            session=session,
+            inputs=[str(data / "train.jsonl")],
+            valid=[],
+            weights={},
+            dtype="float32",
+            gradient_checkpointing=False,
+        )
     assert error.value.code == Exit.USAGE

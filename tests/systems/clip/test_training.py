@@ -27,6 +27,7 @@ from vgtools.systems.clip.training import (
     read_captions,
 )
 from vgtools.training.loop import TrainConfig, train
+from vgtools.training.session import Session
 
 
 def tower(**changes: int) -> Encoder:
@@ -145,7 +146,16 @@ def test_photos_must_differ_and_those_of_valid_be_others(tmp_path: Path) -> None
         for name, images in (("train", train), ("valid", valid)):
             rows = [(image, "a") for image in images]
             paths.append(str(save_captions(tmp_path / f"{name}.jsonl", rows)))
-        ClipPretraining(tower(), paths[0], feats, paths[1], dtype="float32", say=print)
+        ClipPretraining(
+            tower(),
+            feats,
+            session=Session("pretrain", tmp_path, torch.device("cpu")),
+            inputs=paths[:1],
+            valid=paths[1:],
+            weights={},
+            dtype="float32",
+            gradient_checkpointing=False,
+        )
 
     with pytest.raises(DataError, match="captions of one photo"):
         start(["image000"] * 2, ["image001"])

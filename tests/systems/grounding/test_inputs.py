@@ -28,9 +28,10 @@ from tests.tiny.visual import open_tiny
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.references import load_tokenizer
 from vgtools.systems.grounding.association import Scene
-from vgtools.systems.grounding.inputs import Sources, WordBank, mask_regions
+from vgtools.systems.grounding.inputs import WordBank, mask_regions, open_sources
 from vgtools.systems.grounding.keys import caption_keys
 from vgtools.systems.grounding.pictures import RegionPictures, open_pictures
+from vgtools.systems.grounding.recipe import Sources
 from vgtools.systems.grounding.texts import GrowingArray, read_texts
 from vgtools.text.word_vectors import WordVectors
 
@@ -383,7 +384,7 @@ def test_an_index_must_fit_the_strategy_and_the_features(tmp_path: Path) -> None
 
     def refusal(strategy: str) -> DataError:
         with pytest.raises(DataError) as caught:
-            Sources(strategy, feats, index=str(index), images=2).open()
+            open_sources(Sources(strategy, feats, index=str(index), images=2))
         return caught.value
 
     wrong = refusal("keyword")

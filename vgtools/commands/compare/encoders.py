@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from vgtools.commands.compare.flags import GroundingFlags, Reported, Samples, Table
-from vgtools.commands.options import Count, File, Offline, Seed, Value, refuse_if
+from vgtools.commands.options import Argument, Count, File, Offline, Seed, Value, refuse_if
 from vgtools.commands.signature import flags
 
 
 @flags
 def weights(
-    refs: Annotated[
-        list[str],
-        typer.Argument(metavar="ENCODER", help="Hub name, directory, vg run or builtin:NAME."),
-    ],
+    refs: Annotated[list[str], Argument("ENCODER", "Hub name, directory, vg run or builtin:NAME.")],
     *,
     noise: Annotated[
         str | None, Value("DIR", "Write the first encoder with Gaussian noise to DIR.")
@@ -60,9 +55,7 @@ def weights(
 
 @flags
 def words(
-    refs: Annotated[
-        list[str], typer.Argument(metavar="VECTORS", help="Encoders, CLIPs or word vectors.")
-    ],
+    refs: Annotated[list[str], Argument("VECTORS", "Encoders, CLIPs or word vectors.")],
     *,
     words: Annotated[
         str | None, File("Words to compare, one per line.", show_default="all common")
@@ -94,10 +87,8 @@ def words(
 
 @flags
 def similarity(
-    pairs: Annotated[
-        str, typer.Argument(metavar="PAIRS", help="WordSim-353, SimLex-999 or a file like them.")
-    ],
-    refs: Annotated[list[str], typer.Argument(metavar="VECTORS", help="Encoders or word vectors.")],
+    pairs: Annotated[str, Argument("PAIRS", "WordSim-353, SimLex-999 or a file like them.")],
+    refs: Annotated[list[str], Argument("VECTORS", "Encoders or word vectors.")],
     *,
     ground: GroundingFlags,
     samples: Samples = 10_000,
@@ -127,10 +118,7 @@ def similarity(
 
 @flags
 def sizes(
-    refs: Annotated[
-        list[str],
-        typer.Argument(metavar="ENCODER", help="Encoder, CLIP, or the config.json of one."),
-    ],
+    refs: Annotated[list[str], Argument("ENCODER", "Encoder, CLIP, or the config.json of one.")],
     *,
     cross_layers: Annotated[
         int | None, Count("Add each encoder joined to each CLIP by N cross-modal layers.")

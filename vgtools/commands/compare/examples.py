@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from vgtools.commands.compare.flags import GroundedTasks, Reported, Samples, Split, Table
-from vgtools.commands.options import Count, Offline, Quiet, Seed, note, refuse_if
+from vgtools.commands.options import Argument, Count, Offline, Quiet, Seed, note, refuse_if
 from vgtools.commands.signature import flags
 from vgtools.io.files import page_path
 from vgtools.io.own import write_page
@@ -15,10 +13,8 @@ from vgtools.io.own import write_page
 
 @flags
 def examples(
-    baseline: Annotated[
-        str, typer.Argument(metavar="BASELINE", help="Run of vg finetune, or a folder of them.")
-    ],
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Another one, of the same tasks.")],
+    baseline: Annotated[str, Argument("BASELINE", "Run of vg finetune, or a folder of them.")],
+    run: Annotated[str, Argument("RUN", "Another one, of the same tasks.")],
     *,
     split: Split = "dev",
     ground: GroundedTasks,

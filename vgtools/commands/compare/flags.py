@@ -17,9 +17,7 @@ Reported = Annotated[
     Value("[PAPER:]N", "Add the rows of a paper's table N, marked as reported."),
 ]
 Samples = Annotated[int, Count("Bootstrap samples of the p-values and intervals.", 100)]
-Split = Annotated[
-    str, Flag(metavar="NAME", help="Compare scores of this split; test needs labels.")
-]
+Split = Annotated[str, Value("NAME", "Compare scores of this split; test needs labels.")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from vgtools.commands.compare.flags import GroundedTasks, Samples, Split, Table
-from vgtools.commands.options import Flag, Offline, Quiet, Seed, Value, note, refuse_if
+from vgtools.commands.options import Argument, Offline, Quiet, Seed, Value, note, refuse_if
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import page_path
@@ -39,15 +37,12 @@ def runs(
     split: Split = "dev",
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RUN",
-            help="Run of vg finetune, or a folder of them, one per task.",
-            show_default=False,
+        Argument(
+            "RUN", "Run of vg finetune, or a folder of them, one per task.", show_default=False
         ),
     ] = None,
     task: Annotated[
-        list[str] | None,
-        Flag("--task", metavar="TASK", help="Only this task of folders; repeatable."),
+        list[str] | None, Value("TASK", "Only this task of folders; repeatable.", "--task")
     ] = None,
     reported: Annotated[
         str | None,

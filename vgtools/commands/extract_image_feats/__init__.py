@@ -13,6 +13,7 @@ import typer
 
 from vgtools.commands.extract_image_feats.extraction import BoxFlags, FeatureFlags, open_extraction
 from vgtools.commands.options import (
+    Argument,
     Errors,
     File,
     Limit,
@@ -104,10 +105,7 @@ def extract_image_feats(
     target: Annotated[FeatureFile, SHARDS],
     source: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="SOURCE",
-            help="Directory, tar, image jsonl, list of paths, or - for a list on stdin.",
-        ),
+        Argument("SOURCE", "Directory, tar, image jsonl, list of paths, or - for a list on stdin."),
     ] = None,
     captions: Annotated[
         str | None,

@@ -26,6 +26,7 @@ from vgtools.commands.finetune.topics import (
     TRANSLATION,
 )
 from vgtools.commands.options import (
+    Argument,
     Flag,
     Restart,
     Runtime,
@@ -41,12 +42,9 @@ from vgtools.tasks.table import settings_of, start_of
 @flags
 def finetune(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="TASK", help="sst-2, rte, squad-1.1 …; --list shows them."),
+        str | None, Argument("TASK", "sst-2, rte, squad-1.1 …; --list shows them.")
     ] = None,
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="Folder with the task's official files.")
-    ] = None,
+    data: Annotated[str | None, Argument("DATA", "Folder with the task's official files.")] = None,
     *,
     encoder: Annotated[
         str | None,

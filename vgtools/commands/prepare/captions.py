@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
-from vgtools.commands.options import AsSplit, Flag, Quiet
+from vgtools.commands.options import Argument, AsSplit, Flag, Quiet
 from vgtools.commands.prepare.photos import RowOutputs
 from vgtools.commands.signature import flags
 from vgtools.datasets import annotations as annotations_module
@@ -33,7 +31,7 @@ class OfficialSplits:
 
 @flags
 def flickr8k(
-    tokens: Annotated[str, typer.Argument(metavar="TOKENS", help="Flickr8k.token.txt")],
+    tokens: Annotated[str, Argument("TOKENS", "Flickr8k.token.txt")],
     lists: OfficialSplits,
     output: RowOutputs,
     quiet: Quiet = False,
@@ -60,9 +58,7 @@ def flickr8k(
 
 @flags
 def flickr30k_entities(
-    folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="Folder with Annotations/ and Sentences/.")
-    ],
+    folder: Annotated[str, Argument("DIR", "Folder with Annotations/ and Sentences/.")],
     lists: OfficialSplits,
     output: RowOutputs,
     quiet: Quiet = False,
@@ -96,9 +92,7 @@ def flickr30k_entities(
 
 @flags
 def coco(
-    annotations: Annotated[
-        str, typer.Argument(metavar="FILE", help="captions_*.json or instances_*.json")
-    ],
+    annotations: Annotated[str, Argument("FILE", "captions_*.json or instances_*.json")],
     output: RowOutputs,
     as_split: AsSplit = None,
     drop_crowd: Annotated[bool, Flag("--drop-crowd", help="Drop boxes around crowds.")] = False,
@@ -125,10 +119,7 @@ def coco(
 
 @flags
 def karpathy(
-    dataset: Annotated[
-        str,
-        typer.Argument(metavar="FILE", help="dataset_coco.json, or the file of Flickr8k or 30k."),
-    ],
+    dataset: Annotated[str, Argument("FILE", "dataset_coco.json, or the file of Flickr8k or 30k.")],
     output: RowOutputs,
     split: Annotated[
         Literal["train", "val", "test"] | None, Flag(help="Keep only this split.")
@@ -159,10 +150,7 @@ def karpathy(
 
 @flags
 def vqa(
-    questions: Annotated[
-        str,
-        typer.Argument(metavar="FILE", help="v2_OpenEnded_mscoco_train2014_questions.json"),
-    ],
+    questions: Annotated[str, Argument("FILE", "v2_OpenEnded_mscoco_train2014_questions.json")],
     output: RowOutputs,
     quiet: Quiet = False,
 ) -> None:

@@ -7,16 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vgtools.commands.options import Errors, Flag, Target, refuse_if
+from vgtools.commands.options import Errors, File, Target, refuse_if
 from vgtools.io.settings import value
 
 if TYPE_CHECKING:
     from vgtools.datasets.rows import Folder
     from vgtools.io.errors import Tally
 
-ImagesOut = Annotated[
-    str | None, Flag("--images-out", metavar="FILE", help="Write the image list to FILE.")
-]
+ImagesOut = Annotated[str | None, File("Write the image list to FILE.", "--images-out")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ import os
 from dataclasses import asdict
 from typing import Annotated, Literal
 
-import typer
-
 from vgtools.commands.options import (
+    Argument,
+    ArrayFile,
     Count,
     Errors,
     File,
@@ -30,12 +30,8 @@ from vgtools.io.errors import Tally, amount
 
 @flags
 def vcr(
-    folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="vcr1images, with the pictures and their metadata")
-    ],
-    annotations: Annotated[
-        list[str], typer.Argument(metavar="FILE", help="train.jsonl, val.jsonl, test.jsonl")
-    ],
+    folder: Annotated[str, Argument("DIR", "vcr1images, with the pictures and their metadata")],
+    annotations: Annotated[list[str], Argument("FILE", "train.jsonl, val.jsonl, test.jsonl")],
     target: Target,
     errors: Errors,
     images_out: ImagesOut = None,
@@ -66,9 +62,7 @@ def vcr(
 
 @flags
 def openmoji(
-    folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="Folder for the PNG files; created if missing.")
-    ],
+    folder: Annotated[str, Argument("DIR", "Folder for the PNG files; created if missing.")],
     target: Target,
     size: Annotated[int, Count("Pixels per side.", max=4096)] = 224,
     carriers: Annotated[int, Count("Sentences around each name.", 0, max=8)] = 2,
@@ -109,17 +103,13 @@ def openmoji(
 def regions(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="X_obj36.tsv of LXMERT, a TSV of bottom-up attention, or features .npy.",
+        Argument(
+            "SOURCE", "X_obj36.tsv of LXMERT, a TSV of bottom-up attention, or features .npy."
         ),
     ],
     errors: Errors,
     boxes: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="BOXES", help="With .npy: the jsonl of their boxes, one image per line."
-        ),
+        str | None, Argument("BOXES", "With .npy: the jsonl of their boxes, one image per line.")
     ] = None,
     backbone: Annotated[
         str,
@@ -134,9 +124,7 @@ def regions(
     dtype: Annotated[
         Literal["float32", "float16"], Flag(help="float16 takes half the space.")
     ] = "float32",
-    output: Annotated[
-        str, Value("X.npy", "File to write; the same command resumes it.", "--output", "-o")
-    ] = "regions.npy",
+    output: ArrayFile = "regions.npy",
     restart: Restart = False,
     quiet: Quiet = False,
 ) -> None:

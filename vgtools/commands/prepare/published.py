@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
-
 from vgtools.commands.options import (
+    Argument,
+    ArrayFile,
     File,
     Flag,
     Limit,
@@ -20,18 +20,11 @@ from vgtools.commands.options import (
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
 
-Packed = Annotated[
-    str, Flag("--output", "-o", metavar="X.npy", help="File to write; the same command resumes it.")
-]
-
 
 @flags
 def vokens(
-    tokens: Annotated[
-        str,
-        typer.Argument(metavar="TOKENS", help="CORPUS.TOKENIZER.hdf5; .sent or .line next to it"),
-    ],
-    output: Packed,
+    tokens: Annotated[str, Argument("TOKENS", "CORPUS.TOKENIZER.hdf5; .sent or .line next to it")],
+    output: ArrayFile,
     tokenizer: Annotated[
         str,
         Value(
@@ -41,9 +34,7 @@ def vokens(
             "-t",
         ),
     ],
-    file: Annotated[
-        str | None, typer.Argument(metavar="VOKENS", help="CORPUS.SET.hdf5; else none has any.")
-    ] = None,
+    file: Annotated[str | None, Argument("VOKENS", "CORPUS.SET.hdf5; else none has any.")] = None,
     ids: Annotated[
         str | None, File("Images that the vokens number.", show_default="VOKENS' .ids")
     ] = None,
@@ -90,8 +81,8 @@ def vokens(
 
 @flags
 def keys(
-    files: Annotated[list[str], typer.Argument(metavar="SET.hdf5", help="SET.ids next to each.")],
-    output: Packed,
+    files: Annotated[list[str], Argument("SET.hdf5", "SET.ids next to each.")],
+    output: ArrayFile,
     backbone: Annotated[
         str,
         Value(
@@ -122,13 +113,8 @@ def keys(
 
 @flags
 def hdf5(
-    file: Annotated[
-        str, typer.Argument(metavar="X.npy", help="Packed vokens, or features of images.")
-    ],
-    output: Annotated[
-        str,
-        Flag("--output", "-o", metavar="FILE", help="CORPUS.SET.hdf5, or SET.hdf5 of features."),
-    ],
+    file: Annotated[str, Argument("X.npy", "Packed vokens, or features of images.")],
+    output: Annotated[str, File("CORPUS.SET.hdf5, or SET.hdf5 of features.", "--output", "-o")],
     ids: Annotated[str | None, File("For vokens: the bank's .ids, of vg build-index.")] = None,
     tokens: Annotated[
         str | None, File("For vokens: CORPUS.TOKENIZER.hdf5 to write, in the same folder.")

@@ -6,9 +6,16 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from vgtools.commands.options import Flag, Quiet, Target, TaskFiles, Value, note, refuse_if
+from vgtools.commands.options import (
+    Argument,
+    Flag,
+    Quiet,
+    Target,
+    TaskFiles,
+    Value,
+    note,
+    refuse_if,
+)
 from vgtools.commands.signature import flags
 from vgtools.io.errors import Tally
 
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
 
 @flags
 def pdtb(
-    table: Annotated[str, typer.Argument(metavar="FILE", help="pdtb2.csv")],
+    table: Annotated[str, Argument("FILE", "pdtb2.csv")],
     target: Target,
     split: Annotated[
         Literal["train", "dev", "test"] | None,
@@ -49,17 +56,11 @@ def pdtb(
 @flags
 def vua(
     table: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE", help="VUA_seq_formatted_train.csv, or vuamc_corpus_train.csv …"
-        ),
+        str, Argument("FILE", "VUA_seq_formatted_train.csv, or vuamc_corpus_train.csv …")
     ],
     target: Target,
     tagger: Annotated[
-        str,
-        Flag(
-            metavar="NAME", help="Finds nouns in vuamc_corpus: a spaCy model or builtin:spacy-sm."
-        ),
+        str, Value("NAME", "Finds nouns in vuamc_corpus: a spaCy model or builtin:spacy-sm.")
     ] = "builtin:spacy-sm",
     quiet: Quiet = False,
 ) -> None:
@@ -91,10 +92,8 @@ def vua(
 
 @flags
 def task(
-    name: Annotated[str, typer.Argument(metavar="TASK", help="snli, sick, conll-2003 …")],
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="Folder with the task's official files.")
-    ] = None,
+    name: Annotated[str, Argument("TASK", "snli, sick, conll-2003 …")],
+    data: Annotated[str | None, Argument("DATA", "Folder with the task's official files.")] = None,
     *,
     files: TaskFiles,
     split: Annotated[str | None, Value("NAME", "Keep only this split.")] = None,

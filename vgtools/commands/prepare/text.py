@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
-from vgtools.commands.options import Count, File, Flag, Quiet, Target, Value, refuse_if
+from vgtools.commands.options import Argument, Count, File, Flag, Quiet, Target, Value, refuse_if
 from vgtools.commands.signature import flags
 from vgtools.datasets.rows import save
 from vgtools.io.errors import Tally
@@ -16,7 +14,7 @@ DropEmpty = Annotated[bool, Flag("--drop-empty", help="Drop empty lines.")]
 
 @flags
 def wikitext(
-    text: Annotated[str, typer.Argument(metavar="FILE", help="wiki.train.tokens or the like")],
+    text: Annotated[str, Argument("FILE", "wiki.train.tokens or the like")],
     target: Target,
     drop_headings: Annotated[
         bool, Flag("--drop-headings", help="Drop ' = Title = ' lines.")
@@ -53,9 +51,7 @@ def wikitext(
 
 @flags
 def wikipedia(
-    dump: Annotated[
-        str, typer.Argument(metavar="DUMP", help="enwiki-…-pages-articles.xml.bz2, or a part.")
-    ],
+    dump: Annotated[str, Argument("DUMP", "enwiki-…-pages-articles.xml.bz2, or a part.")],
     target: Target,
     pages: Annotated[
         bool, Flag("--pages", help="A line per article; else one per paragraph.")
@@ -111,7 +107,7 @@ def wikipedia(
 
 @flags
 def squad(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="train-v1.1.json or the like")],
+    file: Annotated[str, Argument("FILE", "train-v1.1.json or the like")],
     target: Target,
     quiet: Quiet = False,
 ) -> None:
@@ -135,9 +131,7 @@ def squad(
 @flags
 def sentences(
     target: Target,
-    text: Annotated[
-        str, typer.Argument(metavar="FILE", help='A text, or a .jsonl with "text"; - is stdin.')
-    ] = "-",
+    text: Annotated[str, Argument("FILE", 'A text, or a .jsonl with "text"; - is stdin.')] = "-",
     language: Annotated[str, Value("XX", "Two letters: whose abbreviations to know.")] = "en",
     drop_empty: DropEmpty = False,
     quiet: Quiet = False,

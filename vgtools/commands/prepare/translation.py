@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import typer
-
 from vgtools.commands.options import (
+    Argument,
     Count,
     Quiet,
     Target,
@@ -23,10 +22,8 @@ from vgtools.io.errors import Tally
 
 @flags
 def pairs(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="One sentence per line.")],
-    translations: Annotated[
-        str, typer.Argument(metavar="TARGET", help="Line N translates line N of SOURCE.")
-    ],
+    source: Annotated[str, Argument("SOURCE", "One sentence per line.")],
+    translations: Annotated[str, Argument("TARGET", "Line N translates line N of SOURCE.")],
     target: Target,
     ratio: Annotated[
         float | None,
@@ -75,10 +72,7 @@ def pairs(
 
 @flags
 def tokenizer(
-    texts: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE", help="Rows of vg prepare pairs, or text; - is stdin."),
-    ],
+    texts: Annotated[list[str], Argument("FILE", "Rows of vg prepare pairs, or text; - is stdin.")],
     *,
     vocabulary: Annotated[int, Count("Most entries of the vocabulary.", 8)],
     output: Annotated[str, Value("DIR", "Folder to write.", "--output", "-o")],

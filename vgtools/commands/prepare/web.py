@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from vgtools.commands.options import AsSplit, Errors, File, Flag, Limit, Quiet, Target, refuse_if
+from vgtools.commands.options import (
+    Argument,
+    AsSplit,
+    Errors,
+    File,
+    Flag,
+    Limit,
+    Quiet,
+    Target,
+    refuse_if,
+)
 from vgtools.commands.prepare.photos import RowOutputs
 from vgtools.commands.signature import flags
 from vgtools.datasets import annotations as annotations_module
@@ -18,7 +26,7 @@ from vgtools.io.inputs import Inputs
 
 @flags
 def visual_genome(
-    image_data: Annotated[str, typer.Argument(metavar="FILE", help="image_data.json")],
+    image_data: Annotated[str, Argument("FILE", "image_data.json")],
     output: RowOutputs,
     regions: Annotated[str | None, File("region_descriptions.json: captions.")] = None,
     keep_coco: Annotated[bool, Flag("--keep-coco", help="Keep the images of COCO too.")] = False,
@@ -68,8 +76,8 @@ def visual_genome(
 
 @flags
 def visual_genome_boxes(
-    image_data: Annotated[str, typer.Argument(metavar="IMAGES", help="image_data.json")],
-    regions: Annotated[str, typer.Argument(metavar="REGIONS", help="region_descriptions.json")],
+    image_data: Annotated[str, Argument("IMAGES", "image_data.json")],
+    regions: Annotated[str, Argument("REGIONS", "region_descriptions.json")],
     target: Target,
     errors: Errors,
     coco: Annotated[
@@ -99,7 +107,7 @@ def visual_genome_boxes(
 
 @flags
 def conceptual_captions(
-    table: Annotated[str, typer.Argument(metavar="TSV", help="Train_GCC-training.tsv or the like")],
+    table: Annotated[str, Argument("TSV", "Train_GCC-training.tsv or the like")],
     output: RowOutputs,
     as_split: AsSplit = None,
     quiet: Quiet = False,
@@ -127,15 +135,11 @@ def conceptual_captions(
 @flags
 def sbu(
     urls: Annotated[
-        str,
-        typer.Argument(
-            metavar="URLS", help="SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json"
-        ),
+        str, Argument("URLS", "SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json")
     ],
     output: RowOutputs,
     captions: Annotated[
-        str | None,
-        typer.Argument(metavar="CAPTIONS", help="SBU_captioned_photo_dataset_captions.txt"),
+        str | None, Argument("CAPTIONS", "SBU_captioned_photo_dataset_captions.txt")
     ] = None,
     quiet: Quiet = False,
 ) -> None:

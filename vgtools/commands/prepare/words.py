@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
 from vgtools.commands.options import (
+    Argument,
+    ArrayFile,
+    Count,
     Errors,
-    Flag,
+    File,
     Limit,
     Quiet,
     Restart,
@@ -25,14 +26,8 @@ from vgtools.io.errors import amount
 
 @flags
 def vectors(
-    file: Annotated[
-        str,
-        typer.Argument(metavar="FILE", help="crawl-300d-2M.vec, glove.6B.300d.txt or the like"),
-    ],
-    output: Annotated[
-        str,
-        Flag("--output", "-o", metavar="X.npy", help="File to write; the same command resumes it."),
-    ],
+    file: Annotated[str, Argument("FILE", "crawl-300d-2M.vec, glove.6B.300d.txt or the like")],
+    output: ArrayFile,
     limit: Limit = None,
     restart: Restart = False,
     quiet: Quiet = False,
@@ -65,27 +60,19 @@ def vectors(
 def imagenet(
     folder: Annotated[
         str,
-        typer.Argument(
-            metavar="DIR",
-            help="Pictures in folders named by synset (n01440764), or files whose names start so.",
+        Argument(
+            "DIR", "Pictures in folders named by synset (n01440764), or files whose names start so."
         ),
     ],
     target: Target,
     errors: Errors,
-    least: Annotated[
-        int, Flag(metavar="N", min=1, help="Leave out synsets with fewer pictures (paper: 10).")
-    ] = 1,
+    least: Annotated[int, Count("Leave out synsets with fewer pictures (paper: 10).")] = 1,
     most: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, help="Draw N pictures of each synset that has more (paper: 10)."),
+        int | None, Count("Draw N pictures of each synset that has more (paper: 10).")
     ] = None,
     seed: Seed = 0,
     glosses: Annotated[
-        str | None,
-        Flag(
-            metavar="FILE",
-            help="Further synsets: wnid, nouns between commas, definition, between tabs.",
-        ),
+        str | None, File("Further synsets: wnid, nouns between commas, definition, between tabs.")
     ] = None,
     images_out: ImagesOut = None,
     quiet: Quiet = False,

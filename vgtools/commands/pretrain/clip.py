@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from vgtools.commands.options import (
+    Captions,
     Checkpoints,
     File,
-    Flag,
     Optimizer,
     RunFolder,
     Runtime,
     Seed,
+    Value,
     refuse_if,
 )
 from vgtools.commands.pretrain.flags import PretrainFlags, StartFlags, settle
@@ -95,16 +96,9 @@ class ClipOptimizer(Optimizer):
 def clip(
     context: typer.Context,
     *,
-    captions: Annotated[
-        str,
-        typer.Argument(
-            metavar="CAPTIONS", help='Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.'
-        ),
-    ],
+    captions: Captions,
     target: RunFolder,
-    feats: Annotated[
-        str, Flag(metavar="X.npy", help="Features of the photos, of vg extract-image-feats.")
-    ],
+    feats: Annotated[str, Value("X.npy", "Features of the photos, of vg extract-image-feats.")],
     start: TowerStart,
     valid: Annotated[
         str | None, File("Measure recall on these captions, of other photos; theirs are in FEATS.")
@@ -133,13 +127,13 @@ def clip(
     why = "the photos of a step are one another's negatives; lower --batch-size instead"
     refuse_if(optimizer.micro_batch is not None, "--micro-batch", why)
     optimizer = settle(context, start, optimizer, [captions, valid or ""], target.output)
-    from vgtools.systems.clip.training import ClipPretraining
+    from vgtools.systems.clip.training import LOSS, ClipPretraining
 
-    run = PretrainFlags(target, None, optimizer, checkpoints, seed, runtime)
+    held = [valid] if valid else None
+    run = PretrainFlags(target, [captions], held, None, optimizer, checkpoints, seed, runtime)
     run.train(
         partial(start.open, runtime.offline),
-        lambda tower, session, folder: ClipPretraining(
-            tower, captions, feats, valid, dtype=optimizer.dtype, say=session.note
-        ),
+        lambda tower, **common: ClipPretraining(tower, feats, **common),
+        {LOSS: 1.0},
         start.encoder,
     )

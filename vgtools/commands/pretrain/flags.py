@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -13,10 +13,12 @@ import typer
 from vgtools.commands.options import (
     Checkpoints,
     Count,
+    File,
     Flag,
     Optimizer,
     RunFolder,
     Runtime,
+    Value,
     check_streams,
     is_given,
     refuse_if,
@@ -27,14 +29,12 @@ from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
     from vgtools.models.encoder import Encoder
-    from vgtools.training.session import Pretraining, Session
+    from vgtools.training.session import Pretraining
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
-Models = TypeVar("Models")
 
 Valid = Annotated[
-    list[str] | None,
-    Flag("--valid", metavar="FILE", help="Evaluate on this file, masks fixed; repeatable."),
+    list[str] | None, File("Evaluate on this file, masks fixed; repeatable.", "--valid")
 ]
 TRAINING = Topic(
     "training",
@@ -54,12 +54,19 @@ GradientCheckpointing = Annotated[
 ]
 StopEpoch = Annotated[
     int | None,
-    Count(
-        "Stop after N epochs, in the schedule of all --epochs.",
-        show_default="all of them",
-    ),
+    Count("Stop after N epochs, in the schedule of all --epochs.", show_default="all of them"),
     FIRST,
 ]
+Cache = Annotated[
+    str | None,
+    Value("DIR", "Keep packed inputs in DIR, for other runs.", show_default="RUN.packed, removed"),
+    TRAINING,
+]
+
+
+def Weight(losses: str, default: str) -> Any:
+    """Return the flag of weights of losses."""
+    return Value("NAME=N", f"Weight of a loss: {losses}.", show_default=default)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +174,8 @@ class PretrainFlags:
 
     Attributes:
         target: folder of the run.
+        inputs: files to train on.
+        valid: files to evaluate on.
         masking: the part of a text to mask; None for a system that masks nothing.
         optimizer: as `settle` returns it.
         checkpoints: when it reports and saves.
@@ -175,6 +184,8 @@ class PretrainFlags:
     """
 
     target: RunFolder
+    inputs: Sequence[str]
+    valid: Sequence[str] | None
     masking: MaskingFlags | None
     optimizer: Optimizer
     checkpoints: Checkpoints
@@ -183,17 +194,21 @@ class PretrainFlags:
 
     def train(
         self,
-        open_models: Callable[[], Models],
-        make: Callable[[Models, Session, Path], Pretraining],
+        open_models: Callable[[], Any],
+        make: Callable[..., Pretraining],
+        weights: Mapping[str, float],
         *sources: str | None,
+        gradient_checkpointing: bool = False,
         keep_every: int | None = None,
     ) -> None:
         """Make the network, train it to the last step, and write the run.
 
         Args:
             open_models: returns the models to start from, or draws them; no folder is made before.
-            make: makes the network of these, the session and its folder.
+            make: makes the network of these and, by name, what every `Pretraining` has.
+            weights: weights of the losses.
             *sources: names of the models, which the folder may not hold.
+            gradient_checkpointing: use less memory and more time.
             keep_every: steps between encoders that are kept.
         """
         import torch
@@ -214,7 +229,15 @@ class PretrainFlags:
             save_steps=self.checkpoints.checkpoint_steps,
         ) as session:
             with processes.after_first():
-                system = make(models, session, folder)
+                system = make(
+                    models,
+                    session=session,
+                    inputs=self.inputs,
+                    valid=self.valid or [],
+                    weights=weights,
+                    dtype=self.optimizer.dtype,
+                    gradient_checkpointing=gradient_checkpointing,
+                )
             pretrain(session, system, self._config(), self.target.restart, keep_every)
 
     def _config(self) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from vgtools.commands.options import (
+    Argument,
     Checkpoints,
     Count,
     Flag,
@@ -21,18 +21,19 @@ from vgtools.commands.options import (
 )
 from vgtools.commands.pretrain.flags import (
     TRAINING,
+    Cache,
     GradientCheckpointing,
     MaskingFlags,
     PretrainFlags,
     StartFlags,
     StopEpoch,
     Valid,
+    Weight,
     parse_weights,
     settle,
 )
 from vgtools.commands.signature import flags
 from vgtools.commands.topics import Topic
-from vgtools.io.settings import count, value
 from vgtools.systems.vokenization import objectives
 
 VOKENS = Topic(
@@ -42,32 +43,6 @@ VOKENS = Topic(
 
 def _losses() -> tuple[str, ...]:
     return ("mlm", *objectives.names())
-
-
-@dataclass(frozen=True, kw_only=True)
-class VokenFlags:
-    """The objectives learned from vokens; an entry of `run.json` each."""
-
-    voken_tokens: Literal["all", "masked", "unmasked"] = value(
-        "all", "Tokens whose voken is learned."
-    )
-    label: Literal["all", "first"] = value(
-        "all", "first: only the voken of each sentence's first token (table 5)."
-    )
-    control: Literal["random", "shuffle", "reverse", "tokens"] | None = value(
-        None, "Replacement of the vokens (table 6)."
-    )
-    vokens: int | None = count(
-        None, "Images of the bank.", show_default="from the manifest, else the largest voken"
-    )
-    shared_head: bool = value(
-        False, "Vokens share the hidden layer of the masked language model's head."
-    )
-    pack: Literal["stream", "document", "row", "best-fit"] = value(
-        "stream",
-        "Boundary that no block crosses: none (stream), an empty row (document), the end of a "
-        "row (row); best-fit: document, whose short ends share blocks.",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,22 +67,17 @@ def lm(
     context: typer.Context,
     *,
     inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT", help="Voken rows or text: .jsonl, .npy, .txt, .gz, .zst, -."
-        ),
+        list[str], Argument("INPUT", "Voken rows or text: .jsonl, .npy, .txt, .gz, .zst, -.")
     ],
     target: RunFolder,
     start: StartFlags,
     weight: Annotated[
         list[str] | None,
-        Value(
-            "NAME=N",
-            f"Weight of a loss: {', '.join(_losses())}; repeatable, others are off.",
-            show_default="mlm=1, with vokens voken_cls=1",
+        Weight(
+            f"{', '.join(_losses())}; repeatable, others are off", "mlm=1, with vokens voken_cls=1"
         ),
     ] = None,
-    vokens: Annotated[VokenFlags, VOKENS],
+    vokens: Annotated[objectives.VokenSettings, VOKENS],
     feats: Annotated[
         str | None,
         Value("X.npy", f"Features of the bank, for {' and '.join(objectives.names(feats=True))}."),
@@ -126,13 +96,7 @@ def lm(
         Count("Keep the encoder of every N-th step as RUN/step-N, a model like any."),
         TRAINING,
     ] = None,
-    cache: Annotated[
-        str | None,
-        Value(
-            "DIR", "Keep packed inputs in DIR, for other runs.", show_default="RUN.packed, removed"
-        ),
-        TRAINING,
-    ] = None,
+    cache: Cache = None,
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
@@ -161,24 +125,20 @@ def lm(
     weights = parse_weights(weight, _losses())
     from vgtools.systems.vokenization.pretraining import VokenPretraining
 
-    run = PretrainFlags(target, masking, optimizer, checkpoints, seed, runtime)
+    run = PretrainFlags(target, inputs, valid, masking, optimizer, checkpoints, seed, runtime)
     run.train(
         partial(start.open, runtime.offline),
-        lambda encoder, session, folder: VokenPretraining(
+        lambda encoder, **common: VokenPretraining(
             encoder,
-            inputs,
-            valid or [],
-            dataclasses.asdict(vokens),
-            weights=weights,
+            vokens,
             feats=feats,
             shape=start.shape_mark(),
-            packed=cache or folder.with_name(f"{folder.name}.packed"),
-            keep_packed=cache is not None,
-            gradient_checkpointing=gradient_checkpointing,
             compiled=compiled,
-            quiet=session.quiet,
-            say=session.note,
+            cache=cache,
+            **common,
         ),
+        weights,
         start.encoder,
+        gradient_checkpointing=gradient_checkpointing,
         keep_every=keep_every,
     )

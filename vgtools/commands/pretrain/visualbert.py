@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vgtools.commands.options import (
+    Argument,
     Checkpoints,
     Optimizer,
     RunFolder,
@@ -24,35 +24,18 @@ from vgtools.commands.pretrain.flags import (
     PretrainFlags,
     StartFlags,
     Valid,
+    Weight,
     parse_weights,
     settle,
 )
 from vgtools.commands.signature import flags
-from vgtools.io.settings import count, value
+from vgtools.systems.visualbert.recipe import SeenRegions
 
 if TYPE_CHECKING:
     from vgtools.models.encoder import Encoder
 
 
 _WEIGHTS = {"mlm": 1.0, "sip": 1.0}  # weight of every loss, where none is given
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegionFlags:
-    """The regions of an image that the model sees; an entry of `run.json` each."""
-
-    region_start: Literal["drawn", "words"] = value(
-        "drawn",
-        "Regions at the start: drawn at random (the paper), or near the words that they show; "
-        "takes minutes, for trainings that are short.",
-    )
-    text_only: bool = value(False, "Show no region (table 7, w/o grounded).")
-    late_fusion: bool = value(
-        False, "Regions join in one new last layer (table 7, w/o early fusion)."
-    )
-    boxes: int | None = count(
-        None, "The N most confident regions of each image.", show_default="all"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +58,9 @@ def visualbert(
     *,
     inputs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="CAPTIONS",
-            help='Rows {"image": ID, "text": …}, or "images": [ID, ID]: .jsonl, .gz, .zst, -.',
+        Argument(
+            "CAPTIONS",
+            'Rows {"image": ID, "text": …}, or "images": [ID, ID]: .jsonl, .gz, .zst, -.',
         ),
     ],
     regions: Annotated[
@@ -87,13 +70,12 @@ def visualbert(
     start: StartFlags,
     weight: Annotated[
         list[str] | None,
-        Value(
-            "NAME=N",
-            f"Weight of a loss: {', '.join(_WEIGHTS)}; repeatable.",
-            show_default=", ".join(f"{name}={value:g}" for name, value in _WEIGHTS.items()),
+        Weight(
+            f"{', '.join(_WEIGHTS)}; repeatable",
+            ", ".join(f"{name}={value:g}" for name, value in _WEIGHTS.items()),
         ),
     ] = None,
-    seen: RegionFlags,
+    seen: SeenRegions,
     valid: Valid = None,
     masking: MaskingFlags,
     optimizer: Annotated[VisualBertOptimizer, TRAINING],
@@ -136,22 +118,19 @@ def visualbert(
         refuse_if(words and continued, "--region-start", learned)
         return None if continued else start.open(runtime.offline)
 
-    run = PretrainFlags(target, masking, optimizer, checkpoints, seed, runtime)
+    run = PretrainFlags(target, inputs, valid, masking, optimizer, checkpoints, seed, runtime)
     run.train(
         open_text,
-        lambda text, session, folder: VisualBertPretraining(
+        lambda text, **common: VisualBertPretraining(
             text,
-            inputs,
-            valid or [],
             regions,
-            weights=weights or _WEIGHTS,
+            seen,
             ref=start.encoder,
             shape=start.shape_mark(),
-            **dataclasses.asdict(seen),
-            dtype=optimizer.dtype,
-            gradient_checkpointing=gradient_checkpointing,
             offline=runtime.offline,
-            quiet=session.quiet,
+            **common,
         ),
+        weights or _WEIGHTS,
         start.encoder,
+        gradient_checkpointing=gradient_checkpointing,
     )

@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from vgtools.commands.options import (
+    Argument,
     Checkpoints,
     Optimizer,
     RunFolder,
     Runtime,
     Seed,
-    Value,
     refuse_if,
 )
 from vgtools.commands.pretrain.flags import (
     TRAINING,
+    Cache,
     GradientCheckpointing,
     MaskingFlags,
     PretrainFlags,
     StopEpoch,
     Valid,
+    Weight,
     parse_weights,
     settle,
 )
@@ -107,32 +109,19 @@ class XDBertOptimizer(Optimizer):
 def xdbert(
     context: typer.Context,
     *,
-    inputs: Annotated[
-        list[str],
-        typer.Argument(metavar="INPUT", help="Text: .txt, .jsonl, .npy, .gz, .zst, -."),
-    ],
+    inputs: Annotated[list[str], Argument("INPUT", "Text: .txt, .jsonl, .npy, .gz, .zst, -.")],
     target: RunFolder,
     models: Models,
     weight: Annotated[
         list[str] | None,
-        Value(
-            "NAME=N",
-            f"Weight of a loss: {', '.join(_LOSSES)}; repeatable, others are off.",
-            show_default="1 each",
-        ),
+        Weight(f"{', '.join(_LOSSES)}; repeatable, others are off", "1 each"),
     ] = None,
     valid: Valid = None,
     masking: TextBlocks,
     optimizer: Annotated[XDBertOptimizer, TRAINING],
     gradient_checkpointing: GradientCheckpointing = False,
     checkpoints: Annotated[Checkpoints, TRAINING],
-    cache: Annotated[
-        str | None,
-        Value(
-            "DIR", "Keep packed inputs in DIR, for other runs.", show_default="RUN.packed, removed"
-        ),
-        TRAINING,
-    ] = None,
+    cache: Cache = None,
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
@@ -166,22 +155,18 @@ def xdbert(
     from vgtools.systems.xdbert.model import XDBertConfig
     from vgtools.systems.xdbert.pretraining import XDBertPretraining
 
-    run = PretrainFlags(target, masking, optimizer, checkpoints, seed, runtime)
+    run = PretrainFlags(target, inputs, valid, masking, optimizer, checkpoints, seed, runtime)
     run.train(
         partial(models.open, runtime.offline),
-        lambda opened, session, folder: XDBertPretraining(
+        lambda opened, **common: XDBertPretraining(
             *opened,
-            inputs,
-            valid or [],
             shape=XDBertConfig(models.cross_layers),
-            weights=weights,
             freeze_teacher=models.freeze_teacher,
-            packed=cache or folder.with_name(f"{folder.name}.packed"),
-            keep_packed=cache is not None,
-            gradient_checkpointing=gradient_checkpointing,
-            quiet=session.quiet,
-            say=session.note,
+            cache=cache,
+            **common,
         ),
+        weights,
         models.encoder,
         models.teacher,
+        gradient_checkpointing=gradient_checkpointing,
     )

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from vgtools.commands.options import (
+    Argument,
     BatchSize,
     Count,
     Limit,
@@ -29,9 +30,7 @@ from vgtools.io.process import Progress
 def cross(
     context: typer.Context,
     *,
-    texts: Annotated[
-        str, typer.Argument(metavar="TEXT", help="Any text, or TASK=FILE: the texts of a task.")
-    ] = "-",
+    texts: Annotated[str, Argument("TEXT", "Any text, or TASK=FILE: the texts of a task.")] = "-",
     encoder: Encoder,
     samples: Samples = 1000,
     examples: Annotated[int, Count("Texts whose attention is drawn.", 0)] = 8,

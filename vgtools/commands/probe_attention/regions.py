@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from vgtools.commands.options import (
+    Argument,
     Count,
     Errors,
     File,
@@ -29,11 +30,7 @@ def regions(
     context: typer.Context,
     *,
     captions: Annotated[
-        str,
-        typer.Argument(
-            metavar="CAPTIONS",
-            help="Captions with phrase boxes (vg prepare flickr30k-entities).",
-        ),
+        str, Argument("CAPTIONS", "Captions with phrase boxes (vg prepare flickr30k-entities).")
     ] = "-",
     regions: Annotated[str, Value("X.npy", "Region features of the photos.")],
     probed: Probed,

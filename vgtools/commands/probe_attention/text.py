@@ -8,7 +8,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from vgtools.commands.options import Count, Runtime, help_at_terminal, refuse_if, run_folder
+from vgtools.commands.options import (
+    Argument,
+    Count,
+    Runtime,
+    help_at_terminal,
+    refuse_if,
+    run_folder,
+)
 from vgtools.commands.probe_attention.flags import Output, Probed, Splits, open_model, report, say
 from vgtools.commands.signature import flags
 from vgtools.io.inputs import Inputs
@@ -56,9 +63,7 @@ class Classifier:
 def text(
     context: typer.Context,
     *,
-    texts: Annotated[
-        str, typer.Argument(metavar="TEXT", help="Any text, or rows with a split.")
-    ] = "-",
+    texts: Annotated[str, Argument("TEXT", "Any text, or rows with a split.")] = "-",
     probed: Probed,
     splits: Splits,
     learning: Classifier,

@@ -13,6 +13,7 @@ import typer
 from vgtools.commands.options import (
     NOT_TEXT,
     SHARDS,
+    TEXT,
     File,
     Limit,
     Runtime,
@@ -41,10 +42,7 @@ def retrieve(
     search: ImageSearchFlags,
     target: Annotated[TextTarget, SHARDS],
     runtime: Runtime,
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT", help='.txt, .jsonl with "text", .gz, .zst, or - for stdin.'),
-    ] = None,
+    text: Annotated[list[str] | None, TEXT] = None,
     limit: Limit = None,
 ) -> None:
     """Find for every text the images of a bank that are most relevant to it.

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vgtools.commands.options import (
+    Argument,
+    Captions,
     Flag,
     RunFolder,
     Runtime,
@@ -106,17 +108,12 @@ class BackboneFlags:
 @flags
 def visual_awareness(
     context: typer.Context,
-    captions: Annotated[
-        str,
-        typer.Argument(
-            metavar="CAPTIONS", help='Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.'
-        ),
-    ],
+    captions: Captions,
     feats: Annotated[
         str,
-        typer.Argument(
-            metavar="GRID",
-            help="X.npy of vg extract-image-feats --pooling none, with X.ids. With --backbone the"
+        Argument(
+            "GRID",
+            "X.npy of vg extract-image-feats --pooling none, with X.ids. With --backbone the"
             " images themselves: a directory, an image jsonl, or a list of paths.",
         ),
     ],

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from vgtools.commands.options import (
+    Argument,
+    Captions,
     Count,
     File,
     Flag,
@@ -45,17 +47,9 @@ class MatcherRecipe(recipe.MatcherTraining, Presets):
 @flags
 def vokenization(
     context: typer.Context,
-    captions: Annotated[
-        str,
-        typer.Argument(
-            metavar="CAPTIONS", help='Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.'
-        ),
-    ],
+    captions: Captions,
     feats: Annotated[
-        str,
-        typer.Argument(
-            metavar="FEATS", help="X.npy of vg extract-image-feats, with X.ids and X.json."
-        ),
+        str, Argument("FEATS", "X.npy of vg extract-image-feats, with X.ids and X.json.")
     ],
     *,
     target: RunFolder,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ from vgtools.tasks.finetune import make_batches
 from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.training import processes
-from vgtools.training.session import Job
+from vgtools.training.session import Job, Pretraining
 from vgtools.training.steps import plan_for, steps_by_length
 
 KIND = "clip"
@@ -262,16 +262,11 @@ def _rows(features: Array, rows: Array, device: torch.device | str) -> Tensor:
 # ---------------------------------------------------------------------------------------- training
 
 
-class ClipPretraining:
+@dataclass
+class ClipPretraining(Pretraining):
     """One pretraining of a text tower on captions and image features.
 
-    Args:
-        tower: tower to start from.
-        captions: file of rows {"image", "text"} to learn from.
-        feats: file of the features of their photos.
-        valid: file of captions to evaluate on, of other photos; None for none.
-        dtype: type of the matrix products.
-        say: prints a message.
+    `inputs` is one file of rows {"image", "text"}, and `valid` one or none, of other photos.
 
     Raises:
         DataError: several processes (usage); fewer than two photos, or photos both to learn from
@@ -282,52 +277,45 @@ class ClipPretraining:
 
     kind = KIND
 
-    def __init__(
-        self,
-        tower: Encoder,
-        captions: str,
-        feats: str,
-        valid: str | None,
-        *,
-        dtype: str,
-        say: Callable[[str], None],
-    ) -> None:
+    tower: Encoder  # tower to start from
+    feats: str  # file of the features of all photos
+
+    def __post_init__(self) -> None:
         if processes.world() > 1:
             why = "pretrain clip is single-process: the photos of a step are one another's"
             why += " negatives, which several processes would not share; start it without torchrun"
             raise DataError(why, code=Exit.USAGE)
-        self._tower = tower
-        self._start = fingerprint(tower.model)
+        self._start = fingerprint(self.tower.model)
         # The files are hashed before they are read: a file that changes meanwhile then does not
         # match its hash.
-        self.files = Inputs([captions, feats, *([valid] if valid else [])])
-        self._features = open_features(feats)
-        self._captions = self._read(captions, say, train=True)
-        self._held = self._read(valid, say, train=False) if valid else None
+        self.files = Inputs([*self.inputs, self.feats, *self.valid])
+        self._features = open_features(self.feats)
+        self._captions = self._read(self.inputs[0], train=True)
+        self._held = self._read(self.valid[0], train=False) if self.valid else None
         photos = set(self._captions.images.tolist())
         if len(photos) < 2:
             why = "has captions of one photo; at least 2 are needed, to tell them apart"
-            raise DataError(why, captions)
+            raise DataError(why, self.inputs[0])
         if self._held is not None and (both := photos.intersection(self._held.images.tolist())):
             why = f"{amount(len(both), 'photo')} of it are also to learn from, so that recall would"
-            raise DataError(f"{why} measure memory; split by photo", valid)
+            raise DataError(f"{why} measure memory; split by photo", self.valid[0])
         width = self._features.array.shape[1]
-        self._model = Contrastive(tower.model, PhotoConfig(width), pick_dtype(dtype))
+        self._model = Contrastive(self.tower.model, PhotoConfig(width), pick_dtype(self.dtype))
 
-    def _read(self, path: str, say: Callable[[str], None], train: bool) -> ClipCaptions:
-        captions = read_captions(path, self._features, self._tower, train)
+    def _read(self, path: str, train: bool) -> ClipCaptions:
+        captions = read_captions(path, self._features, self.tower, train)
         if captions.empty or captions.cut:
             left_out = f"{amount(captions.empty, 'caption')} without a token left out"
-            most = self._tower.max_tokens
-            say(f"{plain(path)}: {left_out}, {captions.cut} cut to {most} tokens")
+            cut = f"{captions.cut} cut to {self.tower.max_tokens} tokens"
+            self.session.note(f"{plain(path)}: {left_out}, {cut}")
         return captions
 
     def config(self) -> dict[str, Any]:
         """Return the settings that decide the weights, in addition to the flags."""
         return {
             "start": self._start,
-            "tokenizer": tokenizer_fingerprint(self._tower.tokenizer),
-            "weights": {LOSS: 1.0},
+            "tokenizer": tokenizer_fingerprint(self.tower.tokenizer),
+            "weights": dict(self.weights),
             "clip": dataclasses.asdict(self._model.config),
             "features": self._features.manifest["files"],
             "inputs": [self._captions.digest],
@@ -358,7 +346,7 @@ class ClipPretraining:
             sha256 = fingerprint(model.tower)
             state = model.state_dict()
             beside = {k: t for k, t in state.items() if not k.startswith("tower.")}
-            return info, dataclasses.replace(self._tower, fingerprint=sha256), beside
+            return info, dataclasses.replace(self.tower, fingerprint=sha256), beside
 
         def cut(epoch: int) -> list[Array]:
             size = config["batch_size"]
@@ -368,9 +356,6 @@ class ClipPretraining:
         # A batch cannot be cut, because its photos are one another's negatives.
         measure = judge if self._held is not None else None
         return Job(model, batches, plan, lambda batch: (batch,), measure, finish)
-
-    def close(self) -> None:
-        """Nothing is left over."""
 
 
 def collate(

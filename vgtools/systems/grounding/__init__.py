@@ -8,6 +8,7 @@ SECTIONS = {
     "section 2.4": (
         "association.open_associator",
         "inputs.WordBank",
+        "recipe.Sources",
         "retrieve.AssociativeRetriever",
     ),
     "section 2.4.1": ("association.Scene", "keys.caption_keys"),

@@ -22,8 +22,9 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.systems.grounding.association import Associator, open_associator
-from vgtools.systems.grounding.model import ASSOCIATIVE, GroundedBatch
+from vgtools.systems.grounding.model import GroundedBatch
 from vgtools.systems.grounding.pictures import PictureFeatures, open_pictures
+from vgtools.systems.grounding.recipe import ASSOCIATIVE, Sources
 from vgtools.systems.grounding.texts import GroundingTexts
 from vgtools.text.masking import Masking, mask_tokens
 from vgtools.text.word_vectors import ContentWords
@@ -103,68 +104,45 @@ def check_words(bank: WordBank, trained: Mapping[str, Any], index: str) -> None:
             raise DataError(f"{why}; build the index as for the run", index)
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Where the images of a run come from.
+def open_sources(sources: Sources) -> tuple[PictureFeatures | None, WordBank | None]:
+    """Open features and index.
 
-    Attributes:
-        strategy: none, i2t, t2i, both, scene, object or keyword.
-        feats: X.npy of vectors, one per image.
-        regions: X.npy of regions.
-        boxes: N, regions of an image.
-        index: index of images by words, for associative strategies.
-        images: K, per text; 1 for transferred strategies.
-        clusters: clusters of the nouns of a text, for `object`.
-        whole: look for images with the whole text, masked words included.
-        tagger: finds nouns, for `object`.
+    Raises:
+        DataError: the index is for another strategy (usage), an image of it has no features (65),
+            or as `open_pictures` and `open_associator`.
     """
+    pictures = open_pictures(sources.feats, sources.regions, sources.boxes or 36)
+    if sources.strategy not in ASSOCIATIVE:
+        return pictures, None
+    assert pictures is not None
+    return pictures, _bank(sources, pictures)
 
-    strategy: str
-    feats: str | None = None
-    regions: str | None = None
-    boxes: int = 36
-    index: str | None = None
-    images: int = 1
-    clusters: int = 8
-    whole: bool = False
-    tagger: str = "builtin:spacy-sm"
 
-    def open(self) -> tuple[PictureFeatures | None, WordBank | None]:
-        """Open features and index.
-
-        Raises:
-            DataError: the index is for another strategy (usage), an image of it has no features
-                (65), or as `open_pictures` and `open_associator`.
-        """
-        pictures = open_pictures(self.feats, self.regions, self.boxes)
-        if self.strategy not in ASSOCIATIVE:
-            return pictures, None
-        assert self.index is not None
-        assert pictures is not None
-        return pictures, self._bank(self.index, pictures)
-
-    def _bank(self, index: str, pictures: PictureFeatures) -> WordBank:
-        associator = open_associator(index, clusters=self.clusters, tagger=self.tagger)
-        expected = ASSOCIATIVE[self.strategy]
-        if associator.keys != expected:
-            why = f"its images are found by {associator.keys}; {self.strategy} needs {expected}"
-            raise DataError(why, index, code=Exit.USAGE)
-        rows = np.array([pictures.row(image) for image in associator.ids], np.int64)
-        missing = np.flatnonzero(rows < 0)
-        if len(missing):
-            first = associator.ids[int(missing[0])]
-            why = f"{pictures.path} holds no features of its image {first!r:.80}"
-            raise DataError(f"{why} ({len(missing)} are missing); extract them", index)
-        manifest = read_manifest(index, verify=False)
-        mark = {
-            "keys": associator.keys,
-            "words": manifest.get("words"),
-            "files": manifest.get("files"),
-            "query": "whole" if self.whole else "masked",
-        }
-        if self.strategy == "object":
-            mark |= {"clusters": self.clusters, "tagger": self.tagger}
-        return WordBank(associator, rows, self.images, self.whole, mark)
+def _bank(sources: Sources, pictures: PictureFeatures) -> WordBank:
+    index = str(sources.index)
+    clusters = sources.groups
+    tagger = sources.tagger or "builtin:spacy-sm"
+    associator = open_associator(index, clusters=clusters, tagger=tagger)
+    expected = ASSOCIATIVE[sources.strategy]
+    if associator.keys != expected:
+        why = f"its images are found by {associator.keys}; {sources.strategy} needs {expected}"
+        raise DataError(why, index, code=Exit.USAGE)
+    rows = np.array([pictures.row(image) for image in associator.ids], np.int64)
+    missing = np.flatnonzero(rows < 0)
+    if len(missing):
+        first = associator.ids[int(missing[0])]
+        why = f"{pictures.path} holds no features of its image {first!r:.80}"
+        raise DataError(f"{why} ({len(missing)} are missing); extract them", index)
+    manifest = read_manifest(index, verify=False)
+    mark = {
+        "keys": associator.keys,
+        "words": manifest.get("words"),
+        "files": manifest.get("files"),
+        "query": sources.query,
+    }
+    if sources.strategy == "object":
+        mark |= {"clusters": clusters, "tagger": tagger}
+    return WordBank(associator, rows, sources.per_text, sources.query == "whole", mark)
 
 
 # ------------------------------------------------------------------------------------------ batches

@@ -32,8 +32,6 @@ from vgtools.models.runs import Run, as_config, open_run, read_run
 from vgtools.training.loop import halves, on_device
 
 KIND = "grounding"
-TRANSFERRED = ("i2t", "t2i", "both")
-ASSOCIATIVE = {"scene": "captions", "object": "nouns", "keyword": "keywords"}  # keys of the index
 _STD = 0.02  # standard deviation of new weights: placeholder, ranks, projection, regression
 
 

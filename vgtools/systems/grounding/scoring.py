@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,12 +24,11 @@ from vgtools.models.references import check_same
 from vgtools.systems.grounding.inputs import (
     GroundedExamples,
     GroundedMasking,
-    Sources,
     WordBank,
     check_words,
+    open_sources,
 )
 from vgtools.systems.grounding.model import (
-    ASSOCIATIVE,
     GroundedBatch,
     GroundedMaskedLM,
     GroundingConfig,
@@ -37,6 +36,7 @@ from vgtools.systems.grounding.model import (
     open_grounding,
 )
 from vgtools.systems.grounding.pictures import PictureFeatures
+from vgtools.systems.grounding.recipe import ASSOCIATIVE, Sources
 from vgtools.systems.grounding.texts import GroundingTexts, read_texts
 from vgtools.tasks.image_controls import choose_images
 from vgtools.tasks.perplexity import TextScores, groups_of, records
@@ -122,7 +122,7 @@ class Offer:
     feats: Sequence[str] = ()
     regions: str | None = None
     index: Sequence[str] = ()
-    query: str | None = None
+    query: Literal["masked", "whole"] | None = None
     tagger: str | None = None
 
     def kinds_of(self, model: ScoredLM) -> list[str]:
@@ -169,11 +169,11 @@ class Offer:
             config.regions,
             index,
             config.images,
-            known.get("clusters", 8),
-            (self.query or known.get("query")) == "whole",
-            self.tagger or known.get("tagger", ""),
+            known.get("clusters"),
+            self.query or known.get("query", "masked"),
+            self.tagger or known.get("tagger"),
         )
-        pictures, bank = sources.open()
+        pictures, bank = open_sources(sources)
         assert pictures is not None
         check_same("backbone", pictures.backbone, model.info.get("backbone"), pictures.path)
         if bank is not None:

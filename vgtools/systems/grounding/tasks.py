@@ -27,9 +27,8 @@ from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
 from vgtools.models.references import check_same, fingerprint
 from vgtools.models.sealed import read_run
-from vgtools.systems.grounding.inputs import Sources, WordBank, check_words
+from vgtools.systems.grounding.inputs import WordBank, check_words, open_sources
 from vgtools.systems.grounding.model import (
-    ASSOCIATIVE,
     KIND,
     GroundedEncoder,
     GroundingConfig,
@@ -37,6 +36,7 @@ from vgtools.systems.grounding.model import (
     open_grounding,
 )
 from vgtools.systems.grounding.pictures import PictureFeatures
+from vgtools.systems.grounding.recipe import ASSOCIATIVE, Sources
 from vgtools.tasks import finetune
 from vgtools.tasks.examples import Example
 from vgtools.tasks.finetune import LOSS, BatchWithImages, Learner, Split, with_images
@@ -141,7 +141,7 @@ def open_images(
     # Images have to be found as in pretraining, whatever the defaults are now.
     search = {key: trained[key] for key in ("clusters", "tagger") if key in trained}
     sources = Sources(strategy, feats=feats, index=index, images=shape["images"], **search)
-    pictures, bank = sources.open()
+    pictures, bank = open_sources(sources)
     assert pictures is not None
     assert bank is not None
     check_same("backbone", pictures.backbone, info["backbone"], str(feats))

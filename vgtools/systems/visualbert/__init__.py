@@ -16,7 +16,7 @@ SECTIONS = {
     "appendix C": ("pretraining.collate",),
     "table 1": ("reported.scores",),
     "table 2": ("reported.heads",),
-    "table 7": ("reported.scores",),
+    "table 7": ("recipe.SeenRegions", "reported.scores"),
     "figure 3": ("reported.heads",),
     "Gupta et al. 2020, section 3": ("region_start.alignment_loss",),
 }

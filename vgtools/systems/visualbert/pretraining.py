@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
@@ -42,11 +42,12 @@ from vgtools.systems.visualbert.model import (
     make_visualbert,
     to_transformers,
 )
+from vgtools.systems.visualbert.recipe import SeenRegions
 from vgtools.systems.visualbert.region_start import STEPS, align
 from vgtools.text.masking import Masking, mask_tokens
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training.loop import Batches
-from vgtools.training.session import Job, mean_losses
+from vgtools.training.session import Job, Pretraining, mean_losses
 from vgtools.training.steps import StepPlan, plan_for, step_batches
 
 # The purpose of a random generator, as the first of its seeds; 0 is the order of captions, 3
@@ -248,7 +249,7 @@ def evaluate(
 
 
 @dataclass
-class VisualBertPretraining:
+class VisualBertPretraining(Pretraining):
     """One pretraining of a VisualBERT on captions and the regions of their images.
 
     Raises:
@@ -259,32 +260,23 @@ class VisualBertPretraining:
     kind = "visualbert"
 
     text: Encoder | None  # encoder to start from; None if `ref` is a VisualBERT
-    inputs: Sequence[str]  # files of captions to train on
-    valid: Sequence[str]  # files of captions to evaluate on
     regions: str  # X.npy with regions of the images of all captions
+    seen: SeenRegions
     _: KW_ONLY
-    weights: Mapping[str, float]  # weights of the losses
     ref: str | None
     shape: str | None  # shape that the encoder was made from, if it is new
-    region_start: str  # `drawn` at random, or near the `words` that regions show
-    text_only: bool  # show no region
-    late_fusion: bool
-    boxes: int | None  # regions of an image that are seen; None: all
-    dtype: str  # type of the matrix products
-    gradient_checkpointing: bool  # use less memory and more time
     offline: bool
-    quiet: bool
 
     def __post_init__(self) -> None:
-        self._regions = open_regions(self.regions, self.boxes)
+        self._regions = open_regions(self.regions, self.seen.boxes)
         # The files are hashed before a caption is read: a file that changes while it is read then
         # does not match its hash.
         self.files = Inputs([*self.inputs, *self.valid, self.regions])
         self._backbone = backbone_of(self._regions)
         text = self.text
-        if text is None and not self.text_only:
+        if text is None and not self.seen.text_only:
             check_backbone(str(self.ref), self._regions, self.regions)
-        config = VisualBertConfig(self._regions.width, self.late_fusion)
+        config = VisualBertConfig(self._regions.width, self.seen.late_fusion)
         products = pick_dtype(self.dtype)
         if text is None:
             ref = str(self.ref)
@@ -294,7 +286,7 @@ class VisualBertPretraining:
             self._model = make_visualbert(text, config, products)
         self._text = text
         self._model.checkpointing = self.gradient_checkpointing
-        shown = None if self.text_only else self._regions
+        shown = None if self.seen.text_only else self._regions
         pairs = "sip" in self.weights
         self._captions = read_captions(self.inputs, text.tokenizer, shown, pairs, train=True)
         self._held = None
@@ -310,10 +302,7 @@ class VisualBertPretraining:
             "tokenizer": tokenizer_fingerprint(self._text.tokenizer),
             "weights": dict(self.weights),
             "regions": self._regions.manifest["files"],
-            "region_start": self.region_start,
-            "text_only": self.text_only,
-            "late_fusion": self.late_fusion,
-            "boxes": self.boxes,
+            **dataclasses.asdict(self.seen),
             "inputs": [_digest(self._captions)],
             "valid": [_digest(self._held)] if self._held else [],
         }
@@ -350,7 +339,7 @@ class VisualBertPretraining:
         def start() -> None:
             steps = align(model, captions, self._regions, config["seed"])
             what = "pretrain: start of the regions"
-            with Progress(what, "steps", STEPS, quiet=self.quiet) as bar:
+            with Progress(what, "steps", STEPS, quiet=self.session.quiet) as bar:
                 for _ in steps:
                     bar.advance(1)
 
@@ -363,9 +352,6 @@ class VisualBertPretraining:
             finish,
             start if config["region_start"] == "words" else None,
         )
-
-    def close(self) -> None:
-        """Nothing is left over."""
 
 
 def _digest(captions: VisualBertCaptions) -> str:

@@ -325,8 +325,8 @@ def rank_captions(
     of [CLS]). Among images of the same relevance the lower row comes first, as in retrieval: a
     matcher that cannot tell images apart gets no credit.
 
-    The features are (N, D), of all images; `bank` are the rows of them to search, which must hold
-    the captions' own images, the default.
+    The features are (N, D), of all images; `bank` are the rows of them to search, by default the
+    captions' own images. The ranks of a caption whose image is not among them mean nothing.
 
     Yields:
         Blocks in caption order; memory does not grow with the number of captions.
@@ -338,7 +338,7 @@ def rank_captions(
     for start in range(0, len(captions.images), 256):
         sentences = np.arange(start, min(start + 256, len(captions.images)))
         taken = states.take(sentences)
-        own = np.searchsorted(bank, captions.images[sentences])
+        own = np.minimum(np.searchsorted(bank, captions.images[sentences]), len(bank) - 1)
         if matcher.config.level == "sentence":
             whole = matcher.embed_sentences(taken.first.to(device))
             ranks = top = others = np.empty(0, np.int64)
@@ -554,12 +554,11 @@ def fit(
     if "valid" in data and shape.level == "token":
         # The probabilities have to belong to the weights that the run keeps.
         matcher.load_state_dict(run.best_weights())
-        model = calibrate(matcher.eval(), data["train"], data["valid"], bank.array)
+        model = calibrate(matcher, data["train"], data["valid"], bank.array)
         facts["calibration"] = dataclasses.asdict(model)
     session.finish(lambda: (facts, encoder))
 
 
-@torch.inference_mode()
 def calibrate(
     matcher: TokenImageMatcher,
     train: tuple[MatcherCaptions, HiddenStates],
@@ -573,26 +572,13 @@ def calibrate(
     """
     known, _ = train
     captions, states = valid
-    device = next(matcher.parameters()).device
-    bank = np.unique(known.images)
-    images = _embed_all(matcher, feats, bank, device)
-    lengths = np.diff(captions.tokens.starts)
-    top = list[Array]()
-    scores = list[Array]()
-    for start in range(0, len(lengths), 256):
-        sentences = np.arange(start, min(start + 256, len(lengths)))
-        taken = states.take(sentences)
-        rows = torch.from_numpy(np.repeat(np.arange(len(sentences)), lengths[sentences])).to(device)
-        tokens = matcher.project_tokens(taken.hidden.to(device), taken.means.to(device), rows)
-        _, best, score, _ = _ranks(tokens, images, np.zeros(len(tokens), np.int64))
-        top.append(bank[best])
-        scores.append(score)
+    ranked = rank_all(matcher, captions, states, feats, known.images)
     content = captions.content
     stems = captions.stems[captions.keys[content]]
     place = np.minimum(np.searchsorted(known.stems, stems), max(0, len(known.stems) - 1))
     # The two sets of captions number their stems separately; a stem that training never met has no
     # photo and cannot be right.
     same = known.stems[place] == stems
-    right = same & holds_stem(known.holds, np.concatenate(top)[content], np.where(same, place, 0))
+    right = same & holds_stem(known.holds, ranked.top[content], np.where(same, place, 0))
     counts = dict(zip(known.stems.tolist(), stem_counts(known).astype(int).tolist(), strict=True))
-    return fit_calibration(np.concatenate(scores)[content], stems.tolist(), right, counts)
+    return fit_calibration(ranked.scores[content], stems.tolist(), right, counts)

@@ -1,8 +1,14 @@
-"""The losses on vokens (section 2.2), by name; without torch, so that `--help` reads them fast."""
+"""The losses on vokens (section 2.2), by name, and the settings of a pretraining with them.
+
+Without torch, so that `--help` reads them fast.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from vgtools.io.settings import count, value
 
 
 class Objective(NamedTuple):
@@ -25,3 +31,29 @@ OBJECTIVES = {
 def names(feats: bool = False) -> list[str]:
     """Return the names of the objectives, or of those that compare with the images' features."""
     return [name for name, objective in OBJECTIVES.items() if objective.feats or not feats]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VokenSettings:
+    """The objectives learned from vokens; an entry of `run.json` each."""
+
+    voken_tokens: Literal["all", "masked", "unmasked"] = value(
+        "all", "Tokens whose voken is learned."
+    )
+    label: Literal["all", "first"] = value(
+        "all", "first: only the voken of each sentence's first token (table 5)."
+    )
+    control: Literal["random", "shuffle", "reverse", "tokens"] | None = value(
+        None, "Replacement of the vokens (table 6)."
+    )
+    vokens: int | None = count(
+        None, "Images of the bank.", show_default="from the manifest, else the largest voken"
+    )
+    shared_head: bool = value(
+        False, "Vokens share the hidden layer of the masked language model's head."
+    )
+    pack: Literal["stream", "document", "row", "best-fit"] = value(
+        "stream",
+        "Boundary that no block crosses: none (stream), an empty row (document), the end of a "
+        "row (row); best-fit: document, whose short ends share blocks.",
+    )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit, about, plain
-from vgtools.io.inputs import Inputs
 from vgtools.models.encoder import Encoder
 from vgtools.models.layers import checkpoint_activations
 from vgtools.models.references import fingerprint, pick_dtype
@@ -28,7 +26,7 @@ from vgtools.systems.vokenization.voken_lm import (
     halve,
     make_batches,
 )
-from vgtools.text.blocks import PackedInputs
+from vgtools.tasks.packed import PackedPretraining
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.text.vokens import check_banks
 from vgtools.training import processes
@@ -37,30 +35,21 @@ from vgtools.training.steps import plan_for
 
 
 @dataclass
-class VokenPretraining:
+class VokenPretraining(PackedPretraining):
     """One pretraining of a masked language model, with vokens (section 2.2) if its inputs have any.
 
     Raises:
         DataError: a loss needs features of the images (2), or an input cannot be read.
     """
 
+    kind = "voken_lm"
+
     encoder: Encoder  # encoder to start from
-    inputs: Sequence[str]  # files to train on
-    valid: Sequence[str]  # files to evaluate on
-    settings: Mapping[
-        str, Any
-    ]  # `voken_tokens`, `label`, `control`, `vokens`, `shared_head`, `pack`
+    settings: objectives.VokenSettings
     _: KW_ONLY
-    weights: Mapping[str, float]  # weights of the losses; empty for the default losses
     feats: str | None  # features of the image bank
     shape: str | None  # shape that the encoder was made from, if it is new
-    packed: str | Path  # folder of the packed inputs
-    keep_packed: bool  # whether they outlive the training
-    gradient_checkpointing: bool  # use less memory and more time
     compiled: bool  # compile the encoder
-    quiet: bool  # print no progress
-    say: Callable[[str], None]  # prints a message
-    kind: str = field(default="voken_lm", init=False)
 
     def __post_init__(self) -> None:
         needy = objectives.names(feats=True)
@@ -68,22 +57,13 @@ class VokenPretraining:
             why = f"--feats: is needed; {' and '.join(needy)} compare with the images' features"
             raise DataError(why, code=Exit.USAGE)
         features = [self.feats] if self.feats else []
-        # The files are hashed before a text is read: a file that changes while it is read then does
-        # not match its hash.
-        self.files = Inputs([*self.inputs, *self.valid, *features])
+        self.pack(self.encoder, *features)
         self._bank = None if self.feats is None else open_features(self.feats)
-        self._store = PackedInputs(
-            self.encoder.tokenizer, Path(self.packed), self.quiet, self.say, self.inputs
-        )
-        self._digests = [
-            [self.files.sha256(path) or self._store.digest(path) for path in paths]
-            for paths in (self.inputs, self.valid)
-        ]
-        if self.settings["control"] != "tokens":
+        tokens = self.settings.control == "tokens"
+        if not tokens:
             self._check_bank()
         if not self.weights:
-            tokens = self.settings["control"] == "tokens"
-            vokens = tokens or any(map(self._store.has_vokens, self.inputs))
+            vokens = tokens or any(map(self.store.has_vokens, self.inputs))
             self.weights = {"mlm": 1.0, "voken_cls": 1.0} if vokens else {"mlm": 1.0}
 
     def _check_bank(self) -> None:
@@ -91,22 +71,23 @@ class VokenPretraining:
         ids = None if self._bank is None else self._bank.ids
         unknown = check_banks([*self.inputs, *self.valid], ids, self.feats)
         for path in unknown if self.feats else ():
-            if self._store.has_vokens(path):
+            if self.store.has_vokens(path):
                 why = "no manifest names the images that its vokens count"
-                self.say(f"{plain(path)}: {why}: row i of {plain(str(self.feats))} is voken i")
+                self.session.note(
+                    f"{plain(path)}: {why}: row i of {plain(str(self.feats))} is voken i"
+                )
 
     def config(self) -> dict[str, Any]:
         """Return the settings that decide the weights, in addition to the flags that every system
         has.
         """
         return {
-            **self.settings,
+            **dataclasses.asdict(self.settings),
             "start": self.shape or self.encoder.fingerprint,
             "tokenizer": tokenizer_fingerprint(self.encoder.tokenizer),
             "weights": dict(self.weights),
             "feats": self._bank and self._bank.manifest["files"],
-            "inputs": self._digests[0],
-            "valid": self._digests[1],
+            **self.digests,
         }
 
     def job(self, config: Mapping[str, Any], device: torch.device) -> Job:
@@ -117,7 +98,7 @@ class VokenPretraining:
         with processes.after_first():
             both = (self.inputs, self.valid)
             files, held_files = (
-                [part for path in paths for part in self._store.open(path)] for paths in both
+                [part for path in paths for part in self.store.open(path)] for paths in both
             )
         learned = bool(config["weights"].keys() - {"mlm"})
         given = len(bank.ids) if bank is not None else config["vokens"]
@@ -171,8 +152,3 @@ class VokenPretraining:
         if self.compiled:
             model.lm.base_model.compile()
         return model
-
-    def close(self) -> None:
-        """Remove the packed inputs, unless they are kept; other files in their folder stay."""
-        if not self.keep_packed:
-            self._store.remove()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, amount
-from vgtools.io.inputs import Inputs
 from vgtools.io.trust import trusted
 from vgtools.models.encoder import Encoder
 from vgtools.models.layers import checkpoint_activations
@@ -24,8 +22,9 @@ from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.xdbert.model import KIND, XDBert, XDBertBatch, XDBertConfig, halve
 from vgtools.systems.xdbert.pairs import PairMasking, TeacherText, collate, partners, tokens_of
 from vgtools.tasks.metrics import mean, paired_bootstrap
+from vgtools.tasks.packed import PackedPretraining
 from vgtools.tasks.perplexity import mean_nll, perplexity
-from vgtools.text.blocks import Corpus, PackedInputs, check_range, open_corpus
+from vgtools.text.blocks import Corpus, check_range, open_corpus
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training import processes
 from vgtools.training.session import Job
@@ -36,38 +35,22 @@ _SAMPLES = 1000  # bootstrap samples for the intervals of evaluation
 
 
 @dataclass
-class XDBertPretraining:
+class XDBertPretraining(PackedPretraining):
     """One adaptation of a student with a teacher.
 
     Source: Hsu et al. 2022, section 2.3, figure 2 and appendix C.1.
     """
 
+    kind = KIND
+
     student: Encoder  # with the head of a masked language model
     teacher: Encoder
-    inputs: Sequence[str]  # files to train on
-    valid: Sequence[str]  # files to evaluate on
     _: KW_ONLY
     shape: XDBertConfig
-    weights: Mapping[str, float]  # weights of the losses
     freeze_teacher: bool
-    packed: str | Path  # folder of the packed inputs
-    keep_packed: bool  # whether they outlive the training
-    gradient_checkpointing: bool  # use less memory and more time
-    quiet: bool  # print no progress
-    say: Callable[[str], None]  # prints a message
-    kind: str = field(default=KIND, init=False)
 
     def __post_init__(self) -> None:
-        # The files are hashed before a text is read: a file that changes while it is read then does
-        # not match its hash.
-        self.files = Inputs([*self.inputs, *self.valid])
-        self._store = PackedInputs(
-            self.student.tokenizer, Path(self.packed), self.quiet, self.say, self.inputs
-        )
-        self._digests = [
-            [self.files.sha256(path) or self._store.digest(path) for path in paths]
-            for paths in (self.inputs, self.valid)
-        ]
+        self.pack(self.student)
         # The fingerprint covers the head, which is drawn where the checkpoint has none.
         self._start = fingerprint(self.student.model)
 
@@ -83,8 +66,7 @@ class XDBertPretraining:
             "freeze_teacher": self.freeze_teacher,
             "weights": dict(self.weights),
             **dataclasses.asdict(self.shape),
-            "inputs": self._digests[0],
-            "valid": self._digests[1],
+            **self.digests,
         }
 
     def job(self, config: Mapping[str, Any], device: torch.device) -> Job:
@@ -110,10 +92,10 @@ class XDBertPretraining:
         first = f"the first {amount(facts['asked'], 'block')}"
         if facts["cut"]:
             share = f"{facts['cut']} of {first}"
-            self.say(f"the teacher reads {texts.room} tokens of a block: {share} are cut")
+            self.session.note(f"the teacher reads {texts.room} tokens of a block: {share} are cut")
         if facts["empty"]:
             share = f"{facts['empty']} of {first}"
-            self.say(f"the teacher reads nothing of {share}: unknown words alone")
+            self.session.note(f"the teacher reads nothing of {share}: unknown words alone")
         model = self._model(config).to(device)
         plan = plan_for(len(corpus), config)
 
@@ -145,7 +127,7 @@ class XDBertPretraining:
     def _corpus(
         self, paths: Sequence[str], recipe: PairMasking, config: Mapping[str, Any]
     ) -> Corpus:
-        files = [part for path in paths for part in self._store.open(path)]
+        files = [part for path in paths for part in self.store.open(path)]
         # Files that the first process has checked are not read again by the others.
         for file in () if trusted() else files:
             check_range(file, int(self.student.model.config.vocab_size))
@@ -182,11 +164,6 @@ class XDBertPretraining:
     def _trained_teacher(self) -> Encoder:
         sha256 = fingerprint(self.teacher.model)
         return dataclasses.replace(self.teacher, fingerprint=sha256)
-
-    def close(self) -> None:
-        """Remove the packed inputs, unless they are kept; other files in their folder stay."""
-        if not self.keep_packed:
-            self._store.remove()
 
 
 def count_parameters(model: XDBert) -> dict[str, int]:

@@ -1,0 +1,38 @@
+"""Pretraining on texts, which are packed before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgtools.io.inputs import Inputs
+from vgtools.models.encoder import Encoder
+from vgtools.text.blocks import PackedInputs
+from vgtools.training.session import Pretraining
+
+
+@dataclass(kw_only=True)
+class PackedPretraining(Pretraining):
+    """A pretraining on packed inputs."""
+
+    cache: str | None  # folder where they are kept; None: they are removed after the training
+
+    def pack(self, encoder: Encoder, *more: str) -> None:
+        """Hash the inputs and `more` files, and note what packs the inputs when they are needed."""
+        # The files are hashed before a text is read: a file that changes while it is read then does
+        # not match its hash.
+        self.files = Inputs([*self.inputs, *self.valid, *more])
+        session = self.session
+        beside = session.folder.with_name(f"{session.folder.name}.packed")
+        self.store = PackedInputs(
+            encoder.tokenizer, Path(self.cache or beside), session.quiet, session.note, self.inputs
+        )
+        self.digests = {
+            name: [self.files.sha256(path) or self.store.digest(path) for path in paths]
+            for name, paths in (("inputs", self.inputs), ("valid", self.valid))
+        }
+
+    def close(self) -> None:
+        """Remove the packed inputs, unless they are kept; other files in their folder stay."""
+        if self.cache is None:
+            self.store.remove()
