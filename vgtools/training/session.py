@@ -600,10 +600,10 @@ class Job(NamedTuple):
 
 @dataclass(kw_only=True)
 class Pretraining:
-    """What `pretrain` trains; the class of a system adds its models and its settings."""
+    """The job of `pretrain`; the class of a system adds its models and its settings."""
 
     kind: ClassVar[str]
-    files: Inputs = field(init=False)  # what is read, hashed before
+    files: Inputs = field(init=False)  # all files that are read, hashed before
 
     session: Session
     inputs: Sequence[str]  # files to train on
