@@ -18,7 +18,7 @@ class PackedPretraining(Pretraining):
     cache: str | None  # folder where they are kept; None: they are removed after the training
 
     def pack(self, encoder: Encoder, *more: str) -> None:
-        """Hash the inputs and `more` files, and note how to pack the inputs when they are needed."""
+        """Hash the inputs and `more` files, and note how to pack the inputs when needed."""
         # The files are hashed before a text is read: a file that changes while it is read then does
         # not match its hash.
         self.files = Inputs([*self.inputs, *self.valid, *more])

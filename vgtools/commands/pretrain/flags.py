@@ -205,7 +205,8 @@ class PretrainFlags:
 
         Args:
             open_models: returns the models to start from, or draws them; no folder is made before.
-            make: makes the network of these and, by name, the settings that every `Pretraining` has.
+            make: makes the network of these and, by name, of the settings that every
+                `Pretraining` has.
             weights: weights of the losses.
             *sources: names of the models, which the folder may not hold.
             gradient_checkpointing: use less memory and more time.
