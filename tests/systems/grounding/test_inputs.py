@@ -109,6 +109,17 @@ def test_what_visible_tokens_spell_worked_by_hand(tmp_path: Path) -> None:
     assert spelt_by(tmp_path, "", []) == ""
 
 
+def test_characters_that_a_hidden_byte_has_a_part_in_are_hidden(tmp_path: Path) -> None:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({sign: i for i, sign in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    (tmp_path / "t.txt").write_text("aéb\n")  # a, the two bytes of é, b
+    texts = read_texts([str(tmp_path / "t.txt")], tokenizer, 30, raw=True)
+    assert len(texts.of(0)) == 4
+    found = [texts.shown(0, np.arange(4) == hidden) for hidden in range(4)]
+    assert found == ["_ éb", "a _ b", "a _ b", "aé _"]
+
+
 PIECES = ("the", "dog", "##s", "house", "##cat", "a", "##er")
 
 
