@@ -18,11 +18,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from tests.tiny.clip import save_tower
 from tests.tiny.probe import save_visualbert
 from vgtools import __version__
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
 from vgtools.models import backbone, references, runs
+from vgtools.models.clip import load_teacher
 from vgtools.models.encoder import (
     load_encoder,
     load_masked_lm,
@@ -321,6 +323,16 @@ def test_the_format_of_a_run_is_sealed(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"format":1,', ""))
     with pytest.raises(DataError, match="was edited or damaged"):
         runs.read_run(tmp_path, "matcher")
+
+
+def test_more_layers_than_any_encoder_has_are_refused_before_they_are_built(tmp_path: Path) -> None:
+    for load, folder in ((load_encoder, save_tiny_bert(tmp_path)), (load_teacher, tmp_path / "c")):
+        if load is load_teacher:
+            save_tower(folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1001}))
+        with pytest.raises(DataError, match=r'config\.json: "num_hidden_layers": expected at most'):
+            load(str(folder))
 
 
 def test_the_wrong_type_of_model_is_refused(tmp_path: Path) -> None:

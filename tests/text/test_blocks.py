@@ -259,7 +259,7 @@ def test_masks_are_80_10_10_and_only_of_chosen_tokens() -> None:
     assert 980 < other.max() < 1000
 
 
-@pytest.mark.parametrize("facts", [{"tokenizer": 5}, {"tokenizer": {}, "count": "5"}])
+@pytest.mark.parametrize("facts", [{"tokenizer": 5}, {"tokenizer": {}, "count": "5"}, {"count": 0}])
 def test_a_manifest_with_facts_of_other_types_is_refused(
     tmp_path: Path, facts: dict[str, Any]
 ) -> None:

@@ -25,7 +25,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.files import read_json
 from vgtools.models.describe import CLIP
-from vgtools.models.encoder import Encoder, as_encoder
+from vgtools.models.encoder import Encoder, as_encoder, check_layers
 from vgtools.models.masked_lm import check_sizes
 from vgtools.models.products import quicken
 from vgtools.models.references import (
@@ -102,6 +102,7 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
         line = f'python -c "from transformers import CLIPModel; CLIPModel.from_pretrained({ref!r})'
         why = f'{error.why}: {line}.save_pretrained(DIR)"'
         raise DataError(why, folder, code=error.code) from None
+    check_layers(folder)
     tokenizer = frame_texts(load_tokenizer(str(folder), offline=True), folder)
     with quiet_transformers():
         try:

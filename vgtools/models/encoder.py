@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 # A model's head: drawn, whole as the checkpoint has it, or, where it has none, drawn.
 Head = Literal["new", "whole", "or new"]
 
+MOST_LAYERS = 1000  # far beyond any encoder
+
 
 @dataclass(frozen=True)
 class Encoder:
@@ -117,6 +119,22 @@ def is_visualbert(ref: str, *, offline: bool = False) -> bool:
 
 def _config_in(folder: Path) -> dict[str, Any]:
     return read_json(folder / "config.json", "a transformers configuration")
+
+
+def check_layers(folder: Path) -> None:
+    """Refuse a model of more layers than any encoder has, before transformers builds them.
+
+    It builds them before it reads a weight: a damaged number would take hours, or all memory.
+
+    Raises:
+        DataError: there are more than `MOST_LAYERS`, or no configuration can be read (65, 66).
+    """
+    config = _config_in(folder)
+    for part in (config, config.get("text_config")):
+        layers = part.get("num_hidden_layers") if isinstance(part, dict) else None
+        if isinstance(layers, int) and layers > MOST_LAYERS:
+            why = f'"num_hidden_layers": expected at most {MOST_LAYERS}, got {layers}'
+            raise DataError(f"{why}; save the model again", folder / "config.json")
 
 
 def _has_regions(config: Mapping[str, Any]) -> bool:
@@ -328,6 +346,7 @@ def _pretrained(
         raise DataError(why, code=Exit.USAGE)
     folder = resolve(ref, ENCODER_FILES, offline)
     safetensors_files(folder)
+    check_layers(folder)
     if head != "new" and _config_in(folder).get("model_type") == "lxmert":
         why = (
             f"is a LXMERT, whose {name}'s head reads the layers that see regions; its text encoder"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vgtools.io.errors import DataError, Exit
+from vgtools.models.encoder import MOST_LAYERS
 from vgtools.models.references import quiet_transformers, unusable
 from vgtools.text.masking import special_id
 from vgtools.text.tokens import special_ids
@@ -39,7 +40,7 @@ _FAMILIES = (
 
 # Far beyond any encoder; more would only end in "out of memory" after a long time.
 _MOST = {
-    "num_hidden_layers": 1000,
+    "num_hidden_layers": MOST_LAYERS,
     "hidden_size": 2**16,
     "num_attention_heads": 2**16,
     "intermediate_size": 2**18,

@@ -70,7 +70,7 @@ def open_packed(
     again = "create the file again with vg revokenize"
     source = opened.manifest.get("tokenizer")
     count = opened.manifest.get("count")
-    counted = count is None or (type(count) is int and 0 <= count <= _MOST)
+    counted = count is None or (type(count) is int and 1 <= count <= _MOST)
     if not isinstance(source, dict | None) or not counted:
         why = f'has "tokenizer" {source!r:.40} and "count" {count!r:.40}; {again}'
         raise DataError(why, manifest_path(path))
