@@ -202,7 +202,7 @@ def test_a_signal_stops_at_the_next_commit(tmp_path: Path, number: int, code: Ex
 
 
 def killed_before_a_commit(path: Path) -> None:
-    """Leave what a writer leaves that is killed before its first commit."""
+    """Leave the part and the lock of a writer that is killed before its first commit."""
     path.with_name(f"{path.name}.part").write_bytes(b"0\n1\n")
     lock = f'process 1 on elsewhere\n["{path.name}.part"]\n'
     path.with_name(f"{path.name}.lock").write_text(lock)

@@ -187,7 +187,7 @@ def test_a_lock_that_a_killed_owner_left_says_what_it_had_begun(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("call", ["pwrite", "truncate"])
-def test_a_kill_while_a_lock_is_taken_leaves_what_its_former_owner_had_begun(
+def test_a_kill_while_a_lock_is_taken_leaves_the_names_of_its_former_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     left = b'process 123456789012 on a-host-with-a-longer-name\n["x.part","y.part"]\n'
