@@ -191,6 +191,14 @@ def test_a_language_model_of_vokenization(
     )
 
 
+def test_texts_of_table_4_are_learned_for_equally_long(make: Make) -> None:
+    rows = ("captions", "reduced")
+    calls = make("vokenization", *(f"t/lm/bert6-{row}/run.json" for row in rows), **VOKENIZATION)
+    for row in rows:
+        # As Wiki103 in section 4.2; the paper names no other length.
+        check(calls[f"t/lm/bert6-{row}"], shape="bert-small", epochs=40, steps=None)
+
+
 def test_the_optimiser_of_pretraining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Mapping[str, Any]] = []
     adam = torch.optim.AdamW
@@ -266,6 +274,12 @@ def test_pretraining_of_visualbert(make: Make) -> None:
             region_start="drawn",  # code
             boxes=36 if table7 in run else 100 if before else None,  # appendices C, B.4
         )
+
+
+def test_the_rate_of_coco_with_the_detector_of_vcr(make: Make) -> None:
+    calls = make("visualbert", "paper", COCO_LR="1e-4", **VISUALBERT_FILES)
+    check(calls["paper/coco/visualbert"], lr=1e-4)  # code
+    check(calls["paper/before/visualbert/flickr"], lr=5e-5)  # code
 
 
 def test_pretraining_of_visualbert_on_the_texts_of_tasks(make: Make) -> None:
@@ -362,6 +376,20 @@ def test_pretraining_of_grounding(make: Make) -> None:
     check(images, backbone="tf_efficientnet_b1.ns_jft_in1k", pooling="max")  # section 3.3
     check(calls["paper/synsets.jsonl"], least=10)  # section 2.4.2: with at least 10 images
     check(calls["paper/keyword.jsonl"], keywords=8)  # Zhang et al. 2020, code
+
+
+def test_numbers_of_images_that_grounding_tries(make: Make) -> None:
+    calls = make("grounding", "paper/search-k.jsonl", **dict.fromkeys(BANKS, "@"))
+    tried = {
+        (params["strategy"], params["images"], params["clusters"])
+        for call in calls.values()
+        if call.startswith("pretrain grounding")
+        for params in [context_of(call).params]
+    }
+    # Section 3.3, footnote 7: K; at most 8 clusters.
+    assert tried == {("scene", k, None) for k in (1, 4, 8, 16, 24)} | {
+        ("object", k, min(k, 8)) for k in (1, 4, 8, 16, 24)
+    }
 
 
 def test_tasks_of_grounding(make: Make, tmp_path: Path) -> None:
