@@ -251,11 +251,11 @@ def test_the_default_recipe_is_that_of_the_matcher() -> None:
     from dataclasses import asdict
 
     from vgtools.commands.train_matcher.vokenization import MatcherRecipe
-    from vgtools.systems.vokenization.recipe import MatcherConfig, matcher_config
+    from vgtools.io.settings import configured
+    from vgtools.systems.vokenization.recipe import MatcherConfig
 
-    assert matcher_config(asdict(MatcherRecipe()), text_width=8, image_width=4) == MatcherConfig(
-        8, 4
-    )
+    values = asdict(MatcherRecipe())
+    assert configured(MatcherConfig, values, text_width=8, image_width=4) == MatcherConfig(8, 4)
 
 
 def test_several_processes_are_refused(place: Path, tmp_path: Path, vg: Runner) -> None:

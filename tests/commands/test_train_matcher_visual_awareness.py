@@ -121,10 +121,11 @@ def test_the_defaults_are_those_of_the_retriever() -> None:
     from dataclasses import asdict
 
     from vgtools.commands.train_matcher.visual_awareness import RetrieverRecipe
-    from vgtools.systems.visual_awareness.recipe import RetrieverConfig, retriever_config
+    from vgtools.io.settings import configured
+    from vgtools.systems.visual_awareness.recipe import RetrieverConfig
 
     values = asdict(RetrieverRecipe())
-    assert retriever_config(values, text_width=8, image_width=4) == RetrieverConfig(8, 4)
+    assert configured(RetrieverConfig, values, text_width=8, image_width=4) == RetrieverConfig(8, 4)
 
 
 def test_the_same_command_again_does_nothing_and_another_seed_is_another_run(

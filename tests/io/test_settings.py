@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from vgtools.io.settings import count, declared, entries, file, preset, value
+from vgtools.io.settings import configured, count, declared, entries, file, preset, value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,3 +68,14 @@ def test_a_preset_has_the_values_that_it_names() -> None:
     assert preset(Fast, "paper") == {"rate": 0.5, "steps": 7, "shape": None}
     assert preset(Fast, "text") == {"rate": 2.0}
     assert preset(Slow, "paper") == {"rate": 0.5, "steps": 7}
+
+
+def test_a_configuration_takes_its_part_of_the_settings() -> None:
+    @dataclass(frozen=True)
+    class Shaped(Slow):
+        """Settings with a width."""
+
+        width: int
+
+    given = {"rate": 0.3, "steps": 4, "seed": 1}
+    assert configured(Shaped, given, width=5) == Shaped(5, rate=0.3, steps=4)

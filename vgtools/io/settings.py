@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+Config = TypeVar("Config")
 
 FIRST = ""  # topic of a setting that is on the first screen of a help
 
@@ -64,6 +66,18 @@ def declared(kind: type[Any], name: str) -> dict[str, Any]:
         if found is not None and found.metadata:
             return dict(found.metadata)
     return {}
+
+
+def configured(kind: type[Config], settings: Mapping[str, Any], **own: Any) -> Config:
+    """Return a configuration: its part of a command's settings, and its own values.
+
+    Args:
+        kind: a dataclass that extends some of the settings.
+        settings: also those that the configuration does not have.
+        **own: fields that the data decide.
+    """
+    names = {item.name for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**own | {key: settings[key] for key in settings.keys() & names})
 
 
 def entries(config: Any) -> dict[str, Any]:

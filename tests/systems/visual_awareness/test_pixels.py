@@ -21,6 +21,7 @@ from vgtools.images.region_features import whole_picture
 from vgtools.images.sources import open_source
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
+from vgtools.io.settings import configured
 from vgtools.models.backbone import load_backbone
 from vgtools.systems.visual_awareness import training
 from vgtools.systems.visual_awareness.pixels import (
@@ -30,7 +31,7 @@ from vgtools.systems.visual_awareness.pixels import (
     learned_names,
     random_crop,
 )
-from vgtools.systems.visual_awareness.recipe import PAPER, RetrieverConfig, retriever_config
+from vgtools.systems.visual_awareness.recipe import PAPER, RetrieverConfig
 from vgtools.systems.visual_awareness.retrieve import open_retriever
 from vgtools.systems.visual_awareness.retriever import Retriever, RetrieverBatch
 
@@ -79,7 +80,7 @@ def batch_of(pixels: RetrieverPixels, epoch: int) -> RetrieverBatch:
 def test_parameter_counts_of_the_paper() -> None:
     with torch.device("meta"):
         backbone = timm.create_model("resnet152", num_classes=0)
-        retriever = Retriever(retriever_config(PAPER, text_width=620, image_width=2048))
+        retriever = Retriever(configured(RetrieverConfig, PAPER, text_width=620, image_width=2048))
     sizes = {name: weight.numel() for name, weight in backbone.named_parameters()}
     assert sum(sizes.values()) == 58_143_808
     assert sum(sizes[name] for name in learned_names(backbone)) == 55_578_624

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from vgtools.io.settings import configured
 from vgtools.systems.visual_awareness.recipe import (
     PAPER,
     RetrieverConfig,
     RetrieverSettings,
-    retriever_config,
 )
 from vgtools.systems.visual_awareness.retriever import (
     SRU,
@@ -215,7 +215,7 @@ def test_info_nce_leaves_the_photo_s_other_captions_out() -> None:
 
 def tiny(**settings: object) -> RetrieverConfig:
     values = {"dim": 6, "layers": 2, "regions": 2, "loss": "triplet", **settings}
-    return retriever_config(values, text_width=5, image_width=7)
+    return configured(RetrieverConfig, values, text_width=5, image_width=7)
 
 
 def some_batch(epoch: int = 0) -> RetrieverBatch:
@@ -297,7 +297,7 @@ def count(module: torch.nn.Module) -> int:
 
 def test_parameter_counts_of_the_paper() -> None:
     with torch.device("meta"):
-        retriever = Retriever(retriever_config(PAPER, text_width=620, image_width=2048))
+        retriever = Retriever(configured(RetrieverConfig, PAPER, text_width=620, image_width=2048))
     assert count(retriever.text) == 57_811_200
     assert [weight.numel() + 4800 for weight in retriever.text.sru.weights] == [
         5_956_800,

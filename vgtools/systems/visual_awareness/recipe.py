@@ -8,9 +8,8 @@ Source: Zhang et al. 2019, section 2.1, and the published code of the retriever 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from vgtools.io.settings import FIRST, count, preset, value
 
@@ -100,9 +99,3 @@ class RetrieverTraining(RetrieverSettings):
 
 
 PAPER = preset(RetrieverTraining, "paper")
-
-
-def retriever_config(settings: Mapping[str, Any], **shape: Any) -> RetrieverConfig:
-    """Return the part of the settings that the retriever has; the rest is the training's."""
-    known = settings.keys() & RetrieverConfig.__dataclass_fields__.keys()
-    return RetrieverConfig(**shape | {key: settings[key] for key in known})

@@ -15,9 +15,9 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import Features
 from vgtools.io.errors import DataError, amount
 from vgtools.io.process import Progress
-from vgtools.io.settings import entries
+from vgtools.io.settings import configured, entries
 from vgtools.models.encoder import Encoder
-from vgtools.systems.visual_awareness.recipe import MILESTONES, RetrieverConfig, retriever_config
+from vgtools.systems.visual_awareness.recipe import MILESTONES, RetrieverConfig
 from vgtools.systems.visual_awareness.retrieve import embed_images, embed_texts
 from vgtools.systems.visual_awareness.retriever import KIND, Retriever, RetrieverBatch
 from vgtools.systems.visual_awareness.words import (
@@ -228,7 +228,8 @@ def fit(
     if len(np.unique(train.images)) < 2:
         why = "captions of fewer than 2 images have a known word; there is nothing to distinguish"
         raise DataError(why)
-    shape = retriever_config(config, text_width=reader.width, image_width=pictures.width)
+    widths = {"text_width": reader.width, "image_width": pictures.width}
+    shape = configured(RetrieverConfig, config, **widths)
     torch.manual_seed(config["seed"])
     network = pictures.network(Retriever(shape)).to(session.device)
     seed = config["seed"]

@@ -16,12 +16,12 @@ from vgtools.io.arrays import Array, ranges
 from vgtools.io.artifact import Features
 from vgtools.io.errors import DataError
 from vgtools.io.process import Progress
-from vgtools.io.settings import entries
+from vgtools.io.settings import configured, entries
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
 from vgtools.systems.vokenization.calibration import Calibration, fit_calibration
 from vgtools.systems.vokenization.matcher import MatcherBatch, TokenImageMatcher, sentence_means
-from vgtools.systems.vokenization.recipe import MatcherConfig, matcher_config
+from vgtools.systems.vokenization.recipe import MatcherConfig
 from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_spans
 from vgtools.training.loop import Batches
 from vgtools.training.session import Session
@@ -527,9 +527,8 @@ def fit(
     if len(set(captions.images.tolist())) < 2:
         why = "captions of fewer than 2 images hold a token; there is nothing to distinguish"
         raise DataError(why)
-    shape = matcher_config(
-        config, text_width=packed.layers * encoder.width, image_width=bank.array.shape[1]
-    )
+    widths = {"text_width": packed.layers * encoder.width, "image_width": bank.array.shape[1]}
+    shape = configured(MatcherConfig, config, **widths)
     torch.manual_seed(config["seed"])
     matcher = TokenImageMatcher(shape).to(session.device)
     size = config["batch_size"]

@@ -10,9 +10,8 @@ Source: Tan & Bansal 2020 (Vokenization), section 3.2, appendix A.1 and the publ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from vgtools.io.settings import FIRST, count, preset, value
 
@@ -137,9 +136,3 @@ class MatcherTraining(MatcherSettings):
 
 
 PAPER = preset(MatcherTraining, "paper")
-
-
-def matcher_config(settings: Mapping[str, Any], **shape: Any) -> MatcherConfig:
-    """Return the part of the settings that the matcher has; the rest is the training's."""
-    known = settings.keys() & MatcherConfig.__dataclass_fields__.keys()
-    return MatcherConfig(**shape | {key: settings[key] for key in known})
