@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from vgtools.analysis import recall
+from vgtools.analysis.bootstrap import share_ends
 
 
 def by_loops(scores: np.ndarray, own: list[int]) -> tuple[list[int], list[int]]:
@@ -73,13 +74,14 @@ def test_intervals_are_of_images_drawn_with_their_texts() -> None:
     found = recall.both_ways([(order, order)], own, samples=400, seed=3)["text_to_image"]
     ranks = np.array(by_loops(order, own.tolist())[0])
     draws = np.random.default_rng(3).multinomial(30, np.full(30, 1 / 30), 400)
-    values, medians = [], []
+    medians = []
     for drawn in draws:
         sample = np.concatenate([np.repeat(ranks[own == i], drawn[i]) for i in range(30)])
-        values.append(100 * np.mean(sample <= 5))
         medians.append(np.median(sample))
+    hits = np.array([np.count_nonzero(ranks[own == i] <= 5) for i in range(30)])
+    ends = share_ends(hits, np.full(30, 5), draws)
     assert [found["r5_low"], found["r5_high"]] == pytest.approx(
-        np.quantile(values, [0.025, 0.975]).round(2).tolist(), abs=0.011
+        [100 * end for end in ends], abs=0.006
     )
     assert [found["median_rank_low"], found["median_rank_high"]] == pytest.approx(
         np.quantile(medians, [0.025, 0.975]).tolist(), abs=0.006

@@ -1,6 +1,6 @@
 """Whether p-values and intervals hold where nothing differs: simulated data, the tree's statistics.
 
-`level` is the share of 400 draws with p < .05 (at most 7 %), `cover` that of intervals with the
+`level` is the share of draws with p < .05 (at most 7 %), `cover` that of intervals with the
 true value (at least 93 %). Nothing of a network is run.
 
 - compare: two systems of the same expected accuracy, 300 examples of unequal difficulty, 1, 2, 3
@@ -12,7 +12,7 @@ true value (at least 93 %). Nothing of a network is run.
   the baseline is one more head, or `steady`, the share that is right by chance.
 - retrieve: R@1, R@10 and median rank of texts, several per image.
 
-    python tests/benchmarks/null.py [--draws 400]
+    python tests/benchmarks/null.py [--draws 1000]
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def conditions() -> Iterator[tuple[str, Callable[[Rng], Drawn]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=400)
+    parser.add_argument("--draws", type=int, default=1000)
     draws = parser.parse_args().draws
     facts = bench.machine()
     for name, draw in conditions():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vgtools.analysis.bootstrap import draws, with_interval
+from vgtools.analysis.bootstrap import draws, share_ends, with_interval
 from vgtools.io.arrays import Array
 
 KS = (1, 5, 10)
@@ -165,19 +165,21 @@ def _measured(ranks: Array, image: Array, drawn: Array) -> dict[str, Any]:
         image: (Q,) image of each query.
         drawn: (S, I) how often a sample holds each image.
     """
+    images = drawn.shape[1]
+    total = np.bincount(image, minlength=images)
+    found: dict[str, Any] = {}
+    for k in KS:
+        hits = ranks <= k
+        low, high = share_ends(np.bincount(image, hits, minlength=images), total, drawn)
+        ends = {f"r{k}_low": 100 * low, f"r{k}_high": 100 * high}
+        found |= {f"r{k}": 100 * float(hits.mean())} | ends
     order = np.argsort(ranks, kind="stable")
     ranks = ranks[order]
-    hits = np.stack([ranks <= k for k in KS], 1).astype(np.float64)  # (Q, 3)
-    recalls = list[Array]()
     medians = list[Array]()
     step = max(1, _BLOCK // len(ranks))
     for start in range(0, len(drawn), step):
         weights = drawn[start : start + step][:, image[order]].astype(np.float64)  # (s, Q)
-        recalls.append(weights @ hits / weights.sum(1, keepdims=True))
         medians.append(_median(ranks, weights))
-    found: dict[str, Any] = {}
-    for k, value, sampled in zip(KS, hits.mean(0), np.concatenate(recalls).T, strict=True):
-        found |= with_interval(f"r{k}", value, sampled, 100)
     return found | with_interval("median_rank", np.median(ranks), np.concatenate(medians))
 
 
