@@ -75,12 +75,9 @@ def _rest(space: Workspace, tree: dict[str, str], path: Path) -> dict[str, str]:
 
 
 def _is_sealed(path: Path) -> bool:
-    """Return whether a file is one that vg seals, or a manifest.
-
-    Packed inputs that a kill left are a cache: who edits one removes it.
-    """
-    others = any(folder.name == "in" or folder.suffix == ".packed" for folder in path.parents)
-    if others or path.suffix not in (".json", ".journal") or not path.is_file():
+    """Return whether a file is one that vg seals, or a manifest."""
+    given = any(folder.name == "in" for folder in path.parents)
+    if given or path.suffix not in (".json", ".journal") or not path.is_file():
         return False
     try:
         body = json.loads(path.read_bytes())

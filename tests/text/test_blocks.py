@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -269,3 +270,30 @@ def test_a_manifest_with_facts_of_other_types_is_refused(
     write_manifest(path, [path, tmp_path / "x.rows.npy"], kind="vokens", **facts)
     with pytest.raises(DataError, match=r"x\.json: has .tokenizer."):
         open_packed(path)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"kind": "index"},
+        {"tokenizer": 5},
+        {"count": -1},
+        {"replaced": "x"},
+        {"config": []},
+        {"format": 2},
+        {"inputs": None},
+    ],
+)
+def test_a_conversion_whose_manifest_was_edited_is_made_again(
+    tmp_path: Path, facts: dict[str, Any]
+) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("".join(f"{line}\n" for line in sentences(20)))
+    (wanted,) = pack(str(text), tmp_path / "cache", make_tokenizer())
+    (manifest,) = (tmp_path / "cache").glob("*.json")
+    whole = json.loads(manifest.read_bytes())
+    manifest.write_text(json.dumps(whole | facts))
+    (found,) = pack(str(text), tmp_path / "cache", make_tokenizer())
+    assert np.array_equal(found.tokens, wanted.tokens)
+    assert found._replace(tokens=0, ends=0) == wanted._replace(tokens=0, ends=0)
+    assert json.loads(manifest.read_bytes()) == whole

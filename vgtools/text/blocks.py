@@ -22,6 +22,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import Artifact, manifest_beside, read_manifest
 from vgtools.io.errors import DataError, Exit, amount, file_errors, plain
 from vgtools.io.files import is_manifest, sha256_file
+from vgtools.io.forms import SIZE, check_form
 from vgtools.io.names import is_stream, manifest_path, refuse_stream
 from vgtools.io.output import files_of
 from vgtools.io.process import Progress
@@ -173,18 +174,35 @@ def pack(
     if is_packed(path):
         return open_packed(path, fingerprint)
     with file_errors(folder, reading=False):
-        folder.mkdir(parents=True, exist_ok=True)
+        own.make_folder(folder, parents=True)
     # The name follows from input and tokenizer, so that a resumed run finds its conversion, and a
     # run with another tokenizer does not take it.
     key = hashlib.sha256(f"{Path(path).resolve()} {fingerprint}".encode()).hexdigest()[:16]
     target = folder / f"{key}.npy"
     # Only one process of a run checks the files; it has made the conversion before the others ask.
-    if trusted():
-        return _converted(target, fingerprint, path)
-    with (
-        VokenWriter(str(target), {"tokenizer": fingerprint}, inputs=[path], disposable=True) as out,
-        no_collection(),
-    ):
+    if not trusted() and _convert(path, target, tokenizer, fingerprint, train, progress):
+        try:
+            return _converted(target, fingerprint, path)
+        except DataError as error:
+            if error.code != Exit.DATA:
+                raise
+        # Somebody edited the manifest that a killed run left: the input is converted once more.
+        _convert(path, target, tokenizer, fingerprint, train, progress, restart=True)
+    return _converted(target, fingerprint, path)
+
+
+def _convert(
+    path: str,
+    target: Path,
+    tokenizer: Tokenizer,
+    fingerprint: str,
+    train: bool,
+    progress: Progress | None,
+    restart: bool = False,
+) -> bool:
+    """Write the packed form of an input; return whether an earlier run had done so."""
+    how = {"inputs": [path], "disposable": True, "restart": restart}
+    with VokenWriter(str(target), {"tokenizer": fingerprint}, **how) as out, no_collection():
         for window in () if out.complete else read_windows(path, _WINDOW, out.state):
             texts, rows = _rows(path, window, train)
             tokens = tokenize(tokenizer, texts)
@@ -198,7 +216,7 @@ def pack(
             if progress is not None:
                 progress.advance(len(tokens.ids))
         out.finish(tokenizer={"sha256": fingerprint}, count=_bank_size(path))
-    return _converted(target, fingerprint, path)
+    return out.complete
 
 
 def _refuse_vokens_held_out(path: str) -> None:
@@ -213,8 +231,9 @@ def _refuse_vokens_held_out(path: str) -> None:
 def _converted(target: Path, fingerprint: str, path: str) -> list[Packed]:
     """Return the packed form of an input that was converted."""
     (packed,) = open_packed(target, fingerprint, name=path)
-    replaced = read_manifest(target, verify=False).get("replaced", 0)
-    return [packed._replace(replaced=replaced)]
+    facts = read_manifest(target, verify=False)
+    check_form(facts, {"replaced?": SIZE}, manifest_path(target), "create the file again")
+    return [packed._replace(replaced=facts.get("replaced", 0), vokens=_bank_size(path))]
 
 
 def _bank_size(path: str) -> int | None:
