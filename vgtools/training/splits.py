@@ -76,16 +76,23 @@ def read_splits(
     return splits
 
 
-def hold_out(splits: CaptionSplits, number: int, path: str) -> CaptionSplits:
+def hold_out(splits: CaptionSplits, number: int, path: str, ids: Sequence[str]) -> CaptionSplits:
     """Move the captions of some training images to validation: the same images for every seed.
+
+    Args:
+        splits: as `read_splits` returns them.
+        number: how many images.
+        path: file of the captions.
+        ids: ids of the images.
 
     Raises:
         DataError: fewer than 2 images are left to train on, or images are in both parts.
     """
-    # The hash of an image's row orders them: the choice depends on no seed and on no caption.
+    # The hash of an image's id orders them: the choice depends on no seed, on no caption, and on no
+    # order of images or captions.
     images = sorted(
         {image for image, _ in splits.train},
-        key=lambda image: hashlib.sha256(str(image).encode()).digest(),
+        key=lambda image: hashlib.sha256(ids[image].encode()).digest(),
     )
     if len(images) - number < 2:
         raise DataError(

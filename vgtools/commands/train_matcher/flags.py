@@ -71,4 +71,4 @@ def read_captions(
         note("train-matcher", f"{left_out} without a split left out, others have one", quiet)
     if validation.valid is not None:
         splits.valid += read_splits(validation.valid, ids, None, None).train
-    return hold_out(splits, validation.hold_out, path)
+    return hold_out(splits, validation.hold_out, path, ids)
