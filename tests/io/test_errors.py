@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import pickle
+import weakref
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ from vgtools.io.errors import (
     amount,
     file_error,
     is_out_of_memory,
+    make_room,
     plain,
 )
 
@@ -95,3 +98,23 @@ def test_a_library_that_does_not_fit_is_a_lack_of_memory(why: str) -> None:
     wrapped.__cause__ = ImportError(why)
     assert is_out_of_memory(wrapped)
     assert not is_out_of_memory(ImportError("No module named 'x'"))
+
+
+def test_the_batch_that_did_not_fit_is_freed_before_the_cache_is_emptied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = list[weakref.ref[object]]()
+    held = list[bool]()
+
+    def network() -> None:
+        batch = np.zeros(9)
+        batches.append(weakref.ref(batch))
+        raise MemoryError
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: held.append(batches[0]() is not None))
+    try:
+        network()
+    except MemoryError as error:
+        make_room(error)
+    assert held == [False]

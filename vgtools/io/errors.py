@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -106,6 +107,8 @@ def make_room(error: Exception, alone: str = "") -> None:
         raise error
     if alone:
         raise DataError(f"out of memory with {alone}", code=Exit.CANNOT_CONTINUE) from None
+    # The frames that the error left hold the batch's tensors, which no cache could give back.
+    traceback.clear_frames(error.__traceback__)
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()

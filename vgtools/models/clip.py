@@ -102,7 +102,6 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
         line = f'python -c "from transformers import CLIPModel; CLIPModel.from_pretrained({ref!r})'
         why = f'{error.why}: {line}.save_pretrained(DIR)"'
         raise DataError(why, folder, code=error.code) from None
-    check_layers(folder)
     tokenizer = frame_texts(load_tokenizer(str(folder), offline=True), folder)
     with quiet_transformers():
         try:
@@ -187,6 +186,7 @@ def _config(folder: Path) -> Any:
     if kind not in CLIP:
         why = f"is a {kind}, expected a CLIP with a text tower, for example"
         raise DataError(f"{why} openai/clip-vit-base-patch32", folder)
+    check_layers(values, folder)
     # The configuration of a whole CLIP has the projection's width once more in the text's part,
     # where it may be transformers' default instead.
     text = values.get("text_config") if kind == "clip" else values

@@ -93,7 +93,7 @@ def load_encoder(
         # The fingerprint is computed from the float32 weights, so that an encoder has the same
         # fingerprint whatever dtype it is loaded as.
         with quiet_transformers():
-            settings = SAFE_LOADING | _of_text(folder, {"dtype": "float32"}, regions)
+            settings = SAFE_LOADING | _of_text(_config_in(folder), {"dtype": "float32"}, regions)
             sha256 = fingerprint(AutoModel.from_pretrained(folder, **settings))
     model = model.eval().requires_grad_(False).to(chosen_device)
     return as_encoder(model, tokenizer, ref, sha256, folder)
@@ -121,15 +121,14 @@ def _config_in(folder: Path) -> dict[str, Any]:
     return read_json(folder / "config.json", "a transformers configuration")
 
 
-def check_layers(folder: Path) -> None:
+def check_layers(config: Mapping[str, Any], folder: Path) -> None:
     """Refuse a model of more layers than any encoder has, before transformers builds them.
 
     It builds them before it reads a weight: a damaged number would take hours, or all memory.
 
     Raises:
-        DataError: there are more than `MOST_LAYERS`, or no configuration can be read (65, 66).
+        DataError: there are more than `MOST_LAYERS` (65).
     """
-    config = _config_in(folder)
     for part in (config, config.get("text_config")):
         layers = part.get("num_hidden_layers") if isinstance(part, dict) else None
         if isinstance(layers, int) and layers > MOST_LAYERS:
@@ -293,14 +292,13 @@ def _system_error(error: Exception) -> OSError:
     return OSError(int(number[1]), "") if number else OSError(str(error))
 
 
-def _of_text(folder: Path, settings: dict[str, Any], regions: bool) -> dict[str, Any]:
+def _of_text(config: Mapping[str, Any], settings: dict[str, Any], regions: bool) -> dict[str, Any]:
     """Return settings of `from_pretrained` that read the text encoder of a VisualBERT or a LXMERT.
 
     A VisualBERT without regions computes the same as a BERT, and so do LXMERT's language layers,
     which come before the layers that see the regions; transformers has no text tasks for either.
     LXMERT's pooler, which reads other layers, is left out.
     """
-    config = _config_in(folder)
     kind = config.get("model_type")
     if regions or kind not in ("visual_bert", "lxmert"):
         return settings
@@ -346,8 +344,9 @@ def _pretrained(
         raise DataError(why, code=Exit.USAGE)
     folder = resolve(ref, ENCODER_FILES, offline)
     safetensors_files(folder)
-    check_layers(folder)
-    if head != "new" and _config_in(folder).get("model_type") == "lxmert":
+    config = _config_in(folder)
+    check_layers(config, folder)
+    if head != "new" and config.get("model_type") == "lxmert":
         why = (
             f"is a LXMERT, whose {name}'s head reads the layers that see regions; its text encoder"
         )
@@ -355,7 +354,7 @@ def _pretrained(
     tokenizer = load_tokenizer(str(folder), offline=True)
     with quiet_transformers():
         try:
-            settings = SAFE_LOADING | _of_text(folder, settings, regions)
+            settings = SAFE_LOADING | _of_text(config, settings, regions)
             model, report = network.from_pretrained(folder, output_loading_info=True, **settings)
         except Exception as error:  # raised by the configuration, safetensors or torch
             raise unusable(name, error, folder) from None

@@ -12,12 +12,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from vgtools.io import own
-from vgtools.io.errors import DataError, Exit
+from vgtools.io.errors import DataError, Exit, is_out_of_memory
 from vgtools.io.files import FORMAT, dumps, versions
 from vgtools.io.own import atomic_write
 from vgtools.io.written import seal
 from vgtools.models.encoder import Encoder, save_pretrained
-from vgtools.models.references import check_whole, fingerprint, first_line, pick_device
+from vgtools.models.references import (
+    check_whole,
+    fingerprint,
+    first_line,
+    pick_device,
+    unusable,
+)
 from vgtools.models.sealed import (
     END,
     check_written,
@@ -144,8 +150,8 @@ def load_network(
         device: where the network goes.
 
     Raises:
-        DataError: no finished run (66), of another kind or damaged (65), or from a later version
-            (78).
+        DataError: no finished run (66), of another kind or damaged (65), from a later version (78),
+            or too large for the memory (70).
     """
     from vgtools.models.products import quicken
 
@@ -156,6 +162,8 @@ def load_network(
         module = network(config)
         module.load_state_dict(run.weights)
     except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise unusable(kind, error, run.path) from None
         why = f'"{kind}": its settings do not fit {kind}.safetensors: {first_line(error)}'
         raise DataError(why, file) from None
     check_whole(module, [], run.path / f"{kind}.safetensors")
