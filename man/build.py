@@ -14,6 +14,9 @@ from typing import Any
 import typer.main
 from typer._click.core import Context
 
+# Pages describe the tree of this script, whichever is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from vgtools import __version__
 from vgtools.cli import COMMANDS, make_app
 from vgtools.commands.topics import FIRST, DefaultGroup, marked, topic_of

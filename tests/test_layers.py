@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -303,6 +305,16 @@ def test_every_command_has_a_man_page_and_a_row_in_the_reference() -> None:
         [sys.executable, ROOT / "man" / "build.py", "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_man_pages_are_those_of_the_tree_that_the_script_is_in(tmp_path: Path) -> None:
+    for name in ("man", "vgtools"):
+        (tmp_path / name).mkdir()
+    script = shutil.copy(ROOT / "man" / "build.py", tmp_path / "man")
+    (tmp_path / "vgtools" / "__init__.py").write_text("raise SystemExit(__file__)")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
+    assert done.stderr.strip() == str(tmp_path / "vgtools" / "__init__.py")
 
 
 def is_defined(name: str) -> bool:

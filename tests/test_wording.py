@@ -16,6 +16,7 @@ from tests.wording import (
     files,
     find,
     long_lines,
+    main,
     python_prose,
     undocumented,
 )
@@ -187,3 +188,14 @@ def test_releases_are_short() -> None:
     for release in releases:
         name = release.splitlines()[0]
         assert len(release.split()) <= RELEASE, f"{name} has {len(release.split())} words"
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "said"),
+    [("--help", 0, "usage: "), ("no/such/file", 2, "no/such/file does not exist")],
+)
+def test_usage(word: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([word])
+    assert end.value.code == code
+    assert said in "".join(capsys.readouterr())

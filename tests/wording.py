@@ -8,6 +8,7 @@ of other files.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import re
@@ -312,7 +313,11 @@ def counts(root: Path = ROOT) -> dict[str, int]:
 
 def main(arguments: list[str]) -> int:
     """Print the hits in the given files and folders, and their counts."""
-    if arguments == ["--ceilings"]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="files and folders")
+    parser.add_argument("--ceilings", action="store_true", help="print the dict of the test")
+    given = parser.parse_args(arguments)
+    if given.ceilings:
         print(
             "CEILINGS = {\n"
             + "".join(f'    "{name}": {count},\n' for name, count in counts().items())
@@ -320,7 +325,9 @@ def main(arguments: list[str]) -> int:
         )
         return 0
     paths: list[Path] = []
-    for argument in map(Path, arguments):
+    for argument in given.paths:
+        if not argument.exists():
+            parser.error(f"{argument} does not exist")
         inside = [
             p for p in sorted(argument.rglob("*")) if p.suffix in SUFFIXES or p.name == "Makefile"
         ]
