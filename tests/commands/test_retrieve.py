@@ -417,6 +417,19 @@ def test_scores_are_those_of_brute_force(
     assert out.read_bytes() == done.stdout
 
 
+def test_scores_do_not_depend_on_the_order_of_equal_texts(tiny: Path, tmp_path: Path) -> None:
+    found = []
+    texts = ("bam den", "fis", "bam den", "gor", "fis")
+    rows = [{"image": f"image{i % 8:03}", "text": texts[i % 5]} for i in range(20)]
+    for number, order in enumerate((rows, rows[::-1])):
+        file = tmp_path / f"{number}.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in order))
+        args = [file, "--index", tiny / "vg.faiss", "--score", "-q", "-o", file.with_suffix(".out")]
+        assert run(["retrieve", *map(str, args)]) == 0
+        found.append(json.loads(file.with_suffix(".out").read_text()))
+    assert found[0] == found[1]
+
+
 def test_nothing_to_score_is_65(
     tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -220,7 +220,6 @@ def _bank() -> None:
     _jsonl(Path("captions.jsonl"), captions)
     others = [row | {"image": f"image{i % 9 + 12:03}"} for i, row in enumerate(captions)]
     _jsonl(Path("captions.dev.jsonl"), others)
-    _jsonl(Path("captions.once.jsonl"), {row["text"]: row for row in captions}.values())
     shown = [
         row | {"phrases": [{"start": 0, "end": len(row["text"]), "type": "scene"}]}
         for row in captions[:12]

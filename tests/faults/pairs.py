@@ -245,7 +245,7 @@ _CLIP = (
 )
 _PARSED = f"{_EVALUATE} --parser in/captions.conllu"
 _NOUNS = f"{_EVALUATE} --phrases in/captions.phrases.jsonl --parser builtin:spacy-sm"
-_RANK = "retrieve in/captions.once.jsonl --index in/vg.faiss --device cpu --score -q -o s.jsonl"
+_RANK = "retrieve in/captions.jsonl --index in/vg.faiss --device cpu --score -q -o s.jsonl"
 _OWN = "retrieve in/captions.jsonl --index in/vg.faiss --device cpu -k 2 --not-own -q"
 _BANK = "retrieve in/text.txt --index in/vg.faiss --index in/vg2.faiss --device cpu -o r.jsonl"
 _TRANSLATE = (
@@ -330,7 +330,7 @@ PAIRS = (
         lines("captions.conllu", b"\n\n"),
         "no sentence for the text",
     ),
-    Pair("retrieve --score: captions × index", _RANK, lines("captions.once.jsonl"), SAME),
+    Pair("retrieve --score: captions × index", _RANK, lines("captions.jsonl"), SAME),
     Pair("retrieve --not-own: captions × index", _OWN, lines("captions.jsonl"), SAME, bag),
     Pair("retrieve: index × matcher", "retrieve", made_with("vg.json", "matcher")),
     Pair("retrieve: index × index", _BANK, made_with("vg2.json", "matcher")),

@@ -46,6 +46,8 @@ def score(
         windows = read_windows(text, _WINDOW, limit=limit)
         rows = [row for window in windows for row in input_rows(window)]
         used = [row for row in rows if row.get("image") in row_of]
+        # Among equal scores the first text ranks first, whatever the order of the file.
+        used.sort(key=lambda row: (row["text"], row["image"]))
         if not used:
             size = len(opened.ids)
             why = f'has no row with an "image" of the {size} in {index}; nothing to score'
