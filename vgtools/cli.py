@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from vgtools import __version__
 from vgtools.commands.topics import Command, marked
 from vgtools.io.errors import DataError, Exit, file_error, is_out_of_memory, plain
+from vgtools.io.own import remove_empty
 from vgtools.io.remote import stay_offline
 from vgtools.io.streams import PIPES
 
@@ -177,6 +178,8 @@ def run(argv: list[str]) -> int:
             return _say(f"{why} or a higher limit (ulimit -v) is needed", Exit.CANNOT_CONTINUE)
         why = f"internal error: {type(error).__name__}: {error} (VG_TRACEBACK=1 prints where)"
         return _say(why, Exit.INTERNAL)
+    finally:
+        remove_empty()
 
 
 def _first_line(error: BaseException) -> str:

@@ -459,7 +459,7 @@ def test_results_go_to_stdout_even_where_the_disk_is_full(
     assert code == 74
     assert records[-1]["captions"] == 24
     assert "probe.jsonl: no space left" in err
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_line_that_cannot_be_read_leaves_what_was_read_before_it(

@@ -22,7 +22,7 @@ from tests.precision import rounding
 from tests.tiny import IMAGE, save_encoder, save_feats
 from tests.tiny.retriever import save_grid
 from vgtools.cli import run
-from vgtools.io.errors import Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, write_manifest
 from vgtools.io.process import Lock
 
@@ -446,6 +446,19 @@ def test_too_few_images(
     code, _, err = main("-o", tmp_path / "run", *more, captions=path)
     assert code == Exit.DATA
     assert wanted in err
+
+
+def test_a_training_that_fails_before_its_first_file_leaves_no_folder(
+    main: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise DataError("no encoder")
+
+    monkeypatch.setattr("vgtools.models.encoder.load_encoder", fail)
+    (tmp_path / "mine").mkdir()
+    for name in ("run", "mine"):
+        assert main("-o", tmp_path / name)[0] == Exit.DATA
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_images_that_train_and_validate_are_refused(main: Any, tmp_path: Path, place: Path) -> None:

@@ -18,6 +18,7 @@ import typer
 
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io.errors import DataError, Exit, file_error, plain
+from vgtools.io.own import make_folder
 from vgtools.io.remote import stay_offline
 from vgtools.io.settings import count, file, value
 
@@ -304,7 +305,7 @@ def check_streams(inputs: Sequence[str | None], output: str) -> None:
 
 
 def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path:
-    """Return the run folder, made if needed, before any work is done.
+    """Return the run folder, made if needed, before any work is done; empty, it does not stay.
 
     Args:
         output: as the user named it.
@@ -331,7 +332,7 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
     if path.exists() and not path.is_dir():
         raise DataError("is a file, expected a run folder", path, code=Exit.CANNOT_CREATE)
     try:
-        path.mkdir(exist_ok=True)
+        make_folder(path)
     except OSError as error:
         why = f"cannot be created: {error.strerror}"
         code = file_error(error, path, reading=False).code

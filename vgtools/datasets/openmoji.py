@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from vgtools.datasets.rows import Row
 from vgtools.io.errors import DataError, Exit, Tally, file_error
-from vgtools.io.own import write_page
+from vgtools.io.own import make_folder, write_page
 from vgtools.io.process import Progress
 
 _SKIN = set(range(0x1F3FB, 0x1F400))
@@ -147,7 +147,7 @@ def rasterise(
     if importlib.util.find_spec("resvg_py") is None:
         _missing("resvg-py")
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(folder), parents=True)
     except OSError as error:
         why = f"cannot be made: {error.strerror}"
         code = file_error(error, folder, reading=False).code

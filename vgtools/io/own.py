@@ -246,6 +246,35 @@ def remove_folder(folder: str | Path) -> None:
         os.rmdir(folder)
 
 
+_made = list[Path]()
+
+
+def make_folder(folder: Path, parents: bool = False) -> None:
+    """Make a folder that may be there; it goes when the command ends and has left it empty.
+
+    Args:
+        folder: the folder.
+        parents: make the folders that it is in as well.
+
+    Raises:
+        OSError: it cannot be made, or is a file.
+    """
+    for place in (*(reversed(folder.parents) if parents else ()), folder):
+        try:
+            place.mkdir()
+        except FileExistsError:
+            if not place.is_dir():
+                raise
+        else:
+            _made.append(place)
+
+
+def remove_empty() -> None:
+    """Remove the folders that `make_folder` made and nothing was written into."""
+    while _made:
+        remove_folder(_made.pop())
+
+
 def remove_tree(folder: str | Path, names: Iterable[str] = ("*",)) -> None:
     """Remove a folder that is vg's, by its name or by the folder that it is in.
 

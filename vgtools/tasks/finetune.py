@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, sha256_file
-from vgtools.io.own import atomic_write
+from vgtools.io.own import atomic_write, make_folder
 from vgtools.models.encoder import Encoder, load_with_head, save_pretrained
 from vgtools.models.memory import in_batches
 from vgtools.models.precision import autocast
@@ -656,7 +656,7 @@ class FineTuning:
         """Write predictions and model of the epoch that is kept; return its scores."""
         # Not strict: tied weights are stored once, under one of their names.
         tuner.load_state_dict(session.run.best_weights(), strict=False)
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         scores: dict[str, float] = {}
         for name, split in self.splits.items():
             if name == "train":

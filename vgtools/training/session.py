@@ -288,7 +288,7 @@ class TrainingRun:
         self._best = self.path / _BEST
         self._unwritten: bytes | None = None  # the best weights, until `save` writes them
         self._check_folder(begun)
-        self.path.mkdir(exist_ok=True)
+        own.make_folder(self.path)
         own.claim(self.path)
         if restart:
             self._discard(parts)

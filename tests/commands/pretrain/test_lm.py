@@ -437,7 +437,7 @@ def test_rows_that_do_not_align_are_refused_before_training(
     path = save_rows(tmp_path / "rows.jsonl", [*rows, voken_rows(["bam den"], 11)[0] | change])
     assert pretrain(data, tmp_path / "run", "--vokens", 11, file=path) == code
     refused(capfd, *parts)
-    assert not list((tmp_path / "run").iterdir())
+    assert not (tmp_path / "run").exists()
 
 
 def test_other_refusals(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
