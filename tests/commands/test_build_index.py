@@ -258,6 +258,8 @@ def test_stop_words_of_a_file_are_those_of_the_index(tmp_path: Path) -> None:
         ([*NOUNS, {"image": "3", "text": "dog"}], 3, 'the key "nouns" is missing'),
         ([*NOUNS, NOUNS[0]], 3, "duplicate image '1.jpg' (first on line 1)"),
         ([{"image": "1", "text": "dog", "nouns": [2]}], 1, '"nouns" must be strings'),
+        ([NOUNS[0], NOUNS[1] | {"image": ""}], 2, '"image" must be the name of an image'),
+        ([NOUNS[0], NOUNS[1] | {"image": "a\nb"}], 2, "holds a line break or NUL"),
     ],
 )
 def test_rows_that_cannot_be_indexed_are_named(

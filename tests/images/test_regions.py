@@ -187,6 +187,7 @@ def test_a_flipped_byte_is_named(tmp_path: Path) -> None:
     [
         ({"start": 1}, 'x.regions.jsonl:2: "start" is 1, expected 2'),
         ({"image": "a"}, ":2: duplicate image 'a' (first on line 1)"),
+        ({"image": ""}, ':2: "image" must be the name of an image, got an empty string'),
         ({"boxes": [[0, 0, 5, 5]]}, ':2: has 1 "boxes" and 2 values of "confidence"'),
         ({"boxes": [[0, 0, 5, 5], [0, 0, 5]]}, ':2: "boxes" holds [0, 0, 5]'),
         (

@@ -19,13 +19,13 @@ from vgtools.images import sources
 from vgtools.images.sources import (
     ImageError,
     folder_captions,
-    id_fault,
     natural_key,
     open_source,
     read_image,
 )
 from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.names import id_fault
 from vgtools.io.streams import zstd
 
 

@@ -16,7 +16,7 @@ from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
-from vgtools.io.streams import PIPES, read_windows
+from vgtools.io.streams import PIPES, read_lines, read_windows
 
 
 def sha256(text: str) -> str:
@@ -132,6 +132,21 @@ def test_a_pipe_with_the_name_of_a_former_one_is_read(tmp_path: Path) -> None:
         assert target.read_text() == text
         pipe.unlink()
         PIPES.clear()  # the next one is read by another run
+
+
+def test_the_standard_input_is_read_once_whatever_it_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"a\n")
+    os.close(writing)
+    with open(reading) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert list(read_lines("-")) == ["a"]
+        for name in ("-", f"/dev/fd/{reading}"):
+            with pytest.raises(DataError, match="read before") as caught:
+                next(read_lines(name))
+            assert caught.value.code == Exit.USAGE
 
 
 def test_an_input_that_grew_between_two_runs_is_refused_with_both_hashes(tmp_path: Path) -> None:

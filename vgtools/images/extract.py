@@ -26,12 +26,12 @@ from PIL import Image
 
 from vgtools.images.decoding import decode
 from vgtools.images.featurizer import Featurizer
-from vgtools.images.sources import ImageError, Images, ImageSource, Item, add_stamp, id_fault
+from vgtools.images.sources import ImageError, Images, ImageSource, Item, add_stamp
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import dumps, read_json
-from vgtools.io.names import is_shards, manifest_path
+from vgtools.io.names import id_fault, is_shards, manifest_path
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece
 

@@ -358,7 +358,7 @@ def _listed(path: str) -> list[tuple[str, str]]:
             image, file = row["image"], row["path"]
         else:
             image = file = line
-        if not file or not image:
+        if not file:
             raise DataError("empty line; expected one image path per line", path, number)
         first = seen.setdefault(image, number)
         if first != number:
@@ -490,17 +490,6 @@ def _member_loader(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> 
     if len(data) != member.size:
         raise tarfile.ReadError("unexpected end of data")
     return lambda: data
-
-
-def id_fault(image: str) -> str | None:
-    """Return why an id cannot be a line of `X.ids`, or None."""
-    if not image or any(c in image for c in "\n\r\0") or image.startswith("\ufeff"):
-        return "its name holds a line break or NUL, which an id cannot"
-    try:
-        image.encode()
-    except UnicodeEncodeError:
-        return "its name is not valid UTF-8"
-    return None
 
 
 def folder_captions(root: str, ids: Iterable[str]) -> Iterator[dict[str, str]]:

@@ -94,3 +94,14 @@ def ending_of(artifact: str | Path) -> str:
 
 def _stem(path: Path) -> str:
     return path.with_suffix("").stem if is_compressed(path) else path.stem
+
+
+def id_fault(image: str) -> str | None:
+    """Return why an id cannot be a line of `X.ids`, or None."""
+    if not image or any(c in image for c in "\n\r\0") or image.startswith("\ufeff"):
+        return "its name holds a line break or NUL, which an id cannot"
+    try:
+        image.encode()
+    except UnicodeEncodeError:
+        return "its name is not valid UTF-8"
+    return None

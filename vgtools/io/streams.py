@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import errno
 import gzip
@@ -13,7 +14,7 @@ import sys
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BufferedReader, RawIOBase
+from io import BufferedReader, RawIOBase, UnsupportedOperation
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -172,6 +173,7 @@ def open_read(path: str | Path) -> BinaryIO:
         raise DataError("has a NUL in its name", path, code=Exit.NO_INPUT)
     with file_errors(path, reading=True):
         if name == "-":
+            _refuse_again(name)
             return _decompressed(sys.stdin.buffer)
         if is_shards(name):
             return open_shards(name)
@@ -191,21 +193,24 @@ def open_read(path: str | Path) -> BinaryIO:
         return _decompressed(stream) if is_unnamed(name) else stream
 
 
-PIPES = set[str]()  # names of pipes that the command opened
+PIPES = set[Any]()  # device and inode of the pipes that the command opened; its standard input
 
 
 def _refuse_again(name: str) -> None:
-    """Refuse to open a pipe a second time: nobody may ever write into it again.
+    """Refuse to open a pipe, or `-`, a second time: nobody may ever write into it again.
 
     Raises:
-        DataError: it was opened before (usage).
+        DataError: it was opened before, under this or another name (usage).
     """
-    if not stat.S_ISFIFO(os.stat(name).st_mode):
-        return
-    if name in PIPES:
+    read = set[Any]() if name != "-" else {sys.stdin.buffer}
+    with contextlib.suppress(UnsupportedOperation):  # a stream of Python's, in memory
+        facts = os.stat(name if name != "-" else sys.stdin.fileno())
+        if stat.S_ISFIFO(facts.st_mode):
+            read.add((facts.st_dev, facts.st_ino))
+    if read & PIPES:
         why = "is a pipe that was read before, and can be read only once; write it to a file first"
         raise DataError(why, name, code=Exit.USAGE)
-    PIPES.add(name)
+    PIPES.update(read)
 
 
 def _open_piece(piece: Piece) -> tuple[BinaryIO, int | None]:
@@ -372,7 +377,8 @@ def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, 
     """Check that a row has the keys with the types that a reader needs.
 
     Raises:
-        DataError: a key is missing or of another type; file, line and key are named.
+        DataError: a key is missing or of another type, or the name of an image is empty; file,
+            line and key are named.
     """
     for key, expected in keys.items():
         if key not in row:
@@ -384,6 +390,8 @@ def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, 
         if not isinstance(value, types) or (isinstance(value, bool) and expected is not bool):
             name = TYPE_NAMES.get(expected, expected.__name__)
             raise DataError(f'"{key}" must be {name}, got {value!r:.60}', path, line)
+        if key == "image" and not value:
+            raise DataError('"image" must be the name of an image, got an empty string', path, line)
 
 
 def check_length(text: str, path: str | Path, line: int) -> None:

@@ -18,6 +18,7 @@ from vgtools import retrieval
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.files import dumps
+from vgtools.io.names import id_fault
 from vgtools.io.streams import read_jsonl, require
 from vgtools.text.tokens import load_stop_words, row_starts
 from vgtools.text.word_vectors import (
@@ -78,13 +79,16 @@ def stop_words_of(facts: Mapping[str, Any], file: str) -> frozenset[str]:
 
 
 def caption_rows(file: str, limit: int | None = None) -> Iterator[tuple[int, Row]]:
-    """Return the numbered rows of a file with "image" and "text".
+    """Yield the numbered rows of a file with "image" and "text".
 
     Raises:
-        DataError: a row is not one (65), with file and line.
+        DataError: a row is not one, or its image has a name that no line of X.ids holds (65), with
+            file and line.
     """
-    rows: Iterator[tuple[int, Row]] = islice(read_jsonl(file, {"image": str, "text": str}), limit)
-    return rows
+    for line, row in islice(read_jsonl(file, {"image": str, "text": str}), limit):
+        if fault := id_fault(row["image"]):
+            raise DataError(f'"image" is {row["image"]!r:.60}: {fault}', file, line)
+        yield line, row
 
 
 class IndexFile(NamedTuple):
