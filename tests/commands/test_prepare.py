@@ -438,6 +438,7 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "vua",
         "task",
         "vectors",
+        "clusters",
         "vokens",
         "keys",
         "hdf5",

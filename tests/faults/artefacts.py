@@ -213,6 +213,8 @@ def _bank() -> None:
     Path("text.txt").write_text(lines)
     Path("text.txt.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
     _jsonl(Path("text.jsonl"), ({"text": line} for line in lines.splitlines()))
+    how = ("-e", "encoder", "-k", 5, "--layers", 1, "--device", "cpu", "-q")
+    _run("prepare", "clusters", "text.txt", *how, "-o", "clusters.faiss")
     captions = [
         {"image": f"image{i % 12:03}", "text": f"a {line or 'dog'}"}
         for i, line in enumerate(lines.splitlines())

@@ -198,6 +198,21 @@ CASES = (
         quick=True,
     ),
     Case(
+        "prepare-clusters",
+        "prepare clusters in/text.txt -e in/encoder -k 5 --layers 1 --device cpu -o c.faiss",
+        ("text.txt text", *_ENCODER),
+    ),
+    Case(
+        "vokenize-clusters",
+        "vokenize in/text.txt --index in/clusters.faiss --device cpu --window 8 -o v.jsonl",
+        (
+            "clusters.faiss faiss!",
+            "clusters.ids ids!",
+            "clusters.states.npy npy!",
+            "clusters.json manifest",
+        ),
+    ),
+    Case(
         "vokenize-control",
         "vokenize in/text.txt --index in/vg.faiss --device cpu --control term-frequency"
         " --captions in/captions.jsonl -o v.jsonl",

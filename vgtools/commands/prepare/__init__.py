@@ -6,6 +6,7 @@ import typer
 
 from vgtools.commands.prepare import (
     captions,
+    clusters,
     pictures,
     published,
     tasks,
@@ -45,6 +46,7 @@ for _name, _command in {
     "vua": tasks.vua,
     "task": tasks.task,
     "vectors": words.vectors,
+    "clusters": clusters.clusters,
     "vokens": published.vokens,
     "keys": published.keys,
     "hdf5": published.hdf5,

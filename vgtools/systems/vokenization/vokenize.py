@@ -35,6 +35,7 @@ from vgtools.models.references import check_same
 from vgtools.retrieval import Index, bare_index, check_embeddings, matcher_path
 from vgtools.systems.vokenization.calibration import Calibration
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, at_context, load_matcher
+from vgtools.systems.vokenization.states import StateEmbedding, open_states
 from vgtools.text.splits import is_held_out
 from vgtools.text.tokens import (
     Tokens,
@@ -101,7 +102,10 @@ def with_context(matcher: Matcher, weight: float | None) -> Matcher:
     try:
         return dataclasses.replace(matcher, matcher=at_context(matcher.matcher, weight))
     except ValueError as error:
-        why = f"{error} (--context {weight:g}); train one with vg train-matcher --sentence"
+        way_out = "train one with vg train-matcher --sentence"
+        if isinstance(matcher.matcher, StateEmbedding):
+            way_out = "the clusters decide it: vg prepare clusters --context"
+        why = f"{error} (--context {weight:g}); {way_out}"
         raise DataError(why, matcher.ref, code=Exit.CONFIG) from None
 
 
@@ -364,7 +368,12 @@ def load_for(
     """
     path = matcher_path(index, run)
     named = index.manifest["matcher"]
-    matcher = open_matcher(path, device=device, dtype=dtype, offline=offline)
+    if "clusters" in index.manifest:
+        encoder = load_encoder(path, device=device, dtype=dtype, offline=offline)
+        embedding, fingerprint = open_states(index, encoder)
+        matcher = Matcher(embedding, encoder, {}, path, fingerprint)
+    else:
+        matcher = open_matcher(path, device=device, dtype=dtype, offline=offline)
     check_same("matcher", named, {"run": path, "fingerprint": matcher.fingerprint}, index.path)
     trained = matcher.matcher.config.level
     if level not in (None, trained):
@@ -476,9 +485,11 @@ def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
 
     That encoder is loaded for this.
     """
-    loaded = open_matcher(vokenizer.matcher.ref, device=str(vokenizer.encoder.device), offline=True)
+    index = vokenizer.index
+    device = str(vokenizer.encoder.device)
+    loaded = load_for(index, vokenizer.matcher.ref, device=device, offline=True)
     tokens = vokenizer.tokenize(texts)
-    exact = Vokenizer(loaded, vokenizer.index, context_weight=vokenizer.context_weight)
+    exact = Vokenizer(loaded, index, context_weight=vokenizer.context_weight)
     vokens, expected = (v(texts, tokens).vokens[:, 0] for v in (vokenizer, exact))
     return float((vokens == expected).mean()) if len(vokens) else 1.0
 
