@@ -219,6 +219,12 @@ CASES = (
         ("text.txt text", "captions.jsonl jsonl"),
     ),
     Case(
+        "vokenize-centroid",
+        "vokenize in/text.txt --index in/vg.faiss --device cpu --control centroid"
+        " --captions in/captions.jsonl --feats in/feats.npy --permute-images 1 -o v.npy",
+        ("captions.jsonl jsonl", *_FEATS),
+    ),
+    Case(
         "revokenize",
         "revokenize in/rows.jsonl -t in/encoder -o r.jsonl",
         ("rows.jsonl jsonl", "encoder/tokenizer.json json"),

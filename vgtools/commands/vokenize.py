@@ -76,26 +76,55 @@ class VokenSearchFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """How vokens are drawn instead."""
+    """How vokens are made instead."""
 
-    control: Literal["term-frequency"] | None = value(
-        None, "Draw vokens by how often captions of an image contain the token."
+    control: Literal["term-frequency", "centroid", "frequent", "random"] | None = value(
+        None, "Give tokens labels without the matcher."
     )
     captions: list[str] | None = file(
-        None, "With --control: captions of the bank's images; repeatable."
+        None,
+        "With --control: captions of the bank's images; with frequent, a text whose tokens are "
+        "counted; repeatable.",
     )
-    gamma: float = value(0.01, "With --control: temperature.", metavar="NUMBER", min=1e-3)
+    feats: str | None = value(
+        None, "With --control centroid: features of the bank's images.", metavar="X.npy"
+    )
+    permute_images: int | None = count(
+        None,
+        "With --control centroid: give every photo the captions of another, by this seed.",
+        0,
+    )
+    gamma: float = value(
+        0.01, "With --control term-frequency: temperature.", metavar="NUMBER", min=1e-3
+    )
     seed: Annotated[Seed, FIRST] = 0
 
 
 CONTROL = Topic(
     "control",
     """
-    Vokens that are drawn, not found: a control.
+    Labels without a matcher: controls for vokens.
+
+    term-frequency: drawn by how often captions of an image contain the token (the paper's): without
+    the context of a word.
+
+    centroid: the photo nearest to the mean feature of the photos whose captions contain the token:
+    without context and without a text encoder. With --permute-images also without the photos of the
+    word: labels still group words that share captions.
+
+    frequent: the N most frequent tokens have a label of their own, other tokens none: without
+    photos. N is the size of the bank.
+
+    random: a label at random per token: without the word itself.
+
+    vg prepare clusters makes labels with context and a text encoder, but without photos.
 
     Examples:
 
         vg vokenize wiki.txt --index vg.faiss --control term-frequency --captions captions.jsonl
+
+        vg vokenize wiki.txt --index vg.faiss --control centroid --captions captions.jsonl \
+          --feats feats.npy
     """,
 )
 
@@ -198,7 +227,7 @@ def _work(
     if control.control is None:
         worker = _matcher(bank, search, control, runtime)
         return system.SearchWork(worker, index, window, limit, search.dtype)
-    return _term_frequency(bank, search, control, runtime.offline, window, limit)
+    return _drawn(bank, search, control, runtime.offline, window, limit)
 
 
 def _matcher(
@@ -207,7 +236,8 @@ def _matcher(
     """Return the search by the matcher of an index."""
     from vgtools.systems.vokenization import vokenize as system
 
-    refuse_if(control.captions, "--captions", "belongs to --control term-frequency")
+    other = control.captions or control.feats or control.permute_images is not None
+    refuse_if(other, None, "--captions, --feats and --permute-images belong to --control")
     loaded = system.load_for(
         bank,
         search.matcher and local(search.matcher),
@@ -226,7 +256,7 @@ def _matcher(
     )
 
 
-def _term_frequency(
+def _drawn(
     bank: Index,
     search: VokenSearchFlags,
     control: Control,
@@ -234,15 +264,29 @@ def _term_frequency(
     window: int,
     limit: int | None,
 ) -> VokenizeTask:
-    """Return the draw by term frequency; the matcher's tokenizer alone is used."""
-    from vgtools.systems.vokenization.term_frequency import DrawWork
+    """Return the labels of a control; the matcher's tokenizer alone is used."""
+    from vgtools.systems.vokenization.controls import Draw, DrawWork
 
+    name = str(control.control)
     given = search.k > 1 or search.min_score is not None or search.context_weight is not None
-    if given or not control.captions:
-        why = "term-frequency needs --captions, and excludes -k, --min-score and --context"
-        raise typer.BadParameter(why, param_hint="--control")
-    files, gamma, seed = control.captions, control.gamma, control.seed
-    return DrawWork(bank, search.matcher, files, gamma, seed, window, limit, offline)
+    refuse_if(given, "--control", "excludes -k, --min-score and --context")
+    reads = name != "random"
+    why = "needs --captions" if reads else "reads no --captions"
+    refuse_if(bool(control.captions) != reads, "--control", f"{name} {why}")
+    centroid = name == "centroid"
+    why = "needs --feats" if centroid else "reads no --feats"
+    refuse_if((control.feats is not None) != centroid, "--control", f"{name} {why}")
+    alone = control.permute_images is not None and not centroid
+    refuse_if(alone, "--permute-images", "belongs to --control centroid")
+    draw = Draw(
+        control=name,
+        captions=control.captions or [],
+        feats=control.feats,
+        permute=control.permute_images,
+        gamma=control.gamma,
+        seed=control.seed,
+    )
+    return DrawWork(bank, search.matcher, draw, window, limit, offline)
 
 
 def _summary(work: VokenizeTask, counts: Mapping[str, int], quiet: bool) -> None:
@@ -254,8 +298,9 @@ def _summary(work: VokenizeTask, counts: Mapping[str, int], quiet: bool) -> None
             f"{work.agreed:.1%} of a sample's vokens equal the vokens of --dtype float32",
         )
     if not work.searched:
-        images = f"{worker.images:,} of {amount(worker.bank, 'image')}"
-        note("vokenize", f"{amount(worker.captions, 'caption')} of {images}", quiet)
+        images = f"{worker.images:,} of {amount(worker.bank, 'label')}"
+        captions = f", from {amount(worker.captions, 'caption')}" if worker.captions else ""
+        note("vokenize", f"{images}{captions}", quiet)
         return
     if worker.encoder.halved:
         note("vokenize", f"out of memory; --batch-size {worker.encoder.pack} would have fit")

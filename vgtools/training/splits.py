@@ -6,6 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, amount
 from vgtools.io.files import dumps
 from vgtools.io.streams import read_jsonl
@@ -109,3 +112,20 @@ def hold_out(splits: CaptionSplits, number: int, path: str, ids: Sequence[str]) 
         why = f"{len(both)} images are in both training and validation; split by image"
         raise DataError(why, path)
     return CaptionSplits(train, valid, splits.unsplit)
+
+
+def other_images(images: Sequence[int] | Array, seed: int) -> Array:
+    """Give every image the captions of another image: a cycle through all of them, in random order.
+
+    Args:
+        images: (S,) the image of each caption.
+        seed: decides the order.
+
+    Returns:
+        (S,) int64 the image that each caption now has; captions of one image stay together.
+    """
+    rows, place = np.unique(np.asarray(images, np.int64), return_inverse=True)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    other = np.empty(len(rows), np.int64)
+    other[order] = rows[np.roll(order, 1)]
+    return other[place.reshape(-1)]

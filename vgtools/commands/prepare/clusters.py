@@ -22,7 +22,7 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.commands.signature import flags
-from vgtools.io.errors import amount
+from vgtools.io.errors import about, amount
 
 if TYPE_CHECKING:
     from vgtools.systems.vokenization.clusters import TokenClusters
@@ -134,7 +134,8 @@ def clusters(
             return
         windows = read_windows([Piece(path) for path in texts], 4096, None, limit)
         drawn = system.draw_lines(windows, loaded.tokenizer, plan.tokens, seed)
-        made = system.fit_clusters(loaded, drawn, plan, runtime.quiet)
+        with about(texts[0]):
+            made = system.fit_clusters(loaded, drawn, plan, runtime.quiet)
         _write(out, made, plan, ref, output)
     size = f"{amount(count, 'cluster')} of {amount(made.tokens, 'token')}, mean cosine"
     note("prepare", f"{size} {made.cosine:.3f}, in {output}", runtime.quiet)

@@ -20,7 +20,7 @@ SECTIONS = {
         "locate.RelevanceLocator",
     ),
     "section 3.3": ("revokenize.revokenize",),
-    "section 5.2": ("term_frequency.TermFrequency",),
+    "section 5.2": ("term_frequency.TermFrequency", "controls.DrawWork"),
     "table 1": ("reported.corpora",),
     "table 2": ("reported.scores",),
     "table 5": ("voken_lm.VokenMasking",),

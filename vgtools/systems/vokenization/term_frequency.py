@@ -12,23 +12,64 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.io.files import sha256_file
-from vgtools.io.streams import Piece, Window, read_jsonl, read_windows
-from vgtools.models.references import load_tokenizer
-from vgtools.retrieval import Index, matcher_path
-from vgtools.systems.vokenization.vokenize import VokenizeTask, Vokens
-from vgtools.text.tokens import Tokens, tokenize, tokenizer_fingerprint
+from vgtools.io.streams import read_jsonl
+from vgtools.systems.vokenization.vokenize import Vokens
+from vgtools.text.tokens import Tokens, tokenize
 
 _CAPTIONS = 8192  # captions tokenised at a time
+
+
+class Held(NamedTuple):
+    """Which captions of which images hold which tokens: P pairs, sorted by token, then image."""
+
+    tokens: Array  # (P,) int64 token ids
+    images: Array  # (P,) int64 rows of the bank
+    counts: Array  # (P,) float64, how often the captions of the image hold the token
+    captions: int  # captions of images of the bank
+
+
+def held_tokens(tokenizer: Any, ids: Sequence[str], files: Sequence[str]) -> Held:
+    """Count the tokens in the captions of each image of a bank, whose images have these ids.
+
+    Raises:
+        DataError: a row is not a caption, or the bank has none of the images.
+    """
+    row_of = {name: row for row, name in enumerate(ids)}
+    counts = Counter[tuple[int, int]]()
+    captions = 0
+    known = ((row_of[image], text) for image, text in _captions(files) if image in row_of)
+    while part := list(islice(known, _CAPTIONS)):
+        images, texts = zip(*part, strict=True)
+        tokens = tokenize(tokenizer, texts)
+        owners = np.repeat(images, np.diff(tokens.starts))
+        counts.update(zip(tokens.ids.tolist(), owners.tolist(), strict=True))
+        captions += len(part)
+    if not counts:
+        why = f"no caption is of one of the {len(ids)} images of the bank; give some of those"
+        raise DataError(why, files[0])
+    pairs = np.array(list(counts), np.int64)
+    number = np.fromiter(counts.values(), np.float64, len(counts))
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    return Held(pairs[order, 0], pairs[order, 1], number[order], captions)
+
+
+def drawn_numbers(text: str, count: int, seed: int) -> Array:
+    """Return random numbers in [0, 1) for the tokens of a sentence.
+
+    Their seed is the sentence's hash, not its number, so that shards and windows do not change
+    them.
+    """
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    key = np.frombuffer(digest[:16], "<u4").tolist()
+    return np.random.default_rng([seed, *key]).random(count)
 
 
 class TermFrequency:
@@ -60,26 +101,12 @@ class TermFrequency:
         self.bank = len(ids)  # number of images
         self._gamma = gamma
         self._seed = seed
-        row_of = {name: row for row, name in enumerate(ids)}
-        counts = Counter[tuple[int, int]]()
-        self.captions = 0  # captions of images of the bank
-        known = ((row_of[image], text) for image, text in _captions(files) if image in row_of)
-        while part := list(islice(known, _CAPTIONS)):
-            images, texts = zip(*part, strict=True)
-            tokens = tokenize(tokenizer, texts)
-            owners = np.repeat(images, np.diff(tokens.starts))
-            counts.update(zip(tokens.ids.tolist(), owners.tolist(), strict=True))
-            self.captions += len(part)
-        if not counts:
-            why = f"no caption is of one of the {len(ids)} images of the bank; give some of those"
-            raise DataError(why, files[0])
-        pairs = np.array(list(counts), np.int64)  # (P, 2) token id, image
-        number = np.fromiter(counts.values(), np.float64, len(counts))
-        share = number / np.bincount(pairs[:, 1], number, len(ids))[pairs[:, 1]]
-        order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-        self._tokens = pairs[order, 0]
-        self._images = pairs[order, 1]
-        self._share = share[order]
+        held = held_tokens(tokenizer, ids, files)
+        self.captions = held.captions
+        share = held.counts / np.bincount(held.images, held.counts, len(ids))[held.images]
+        self._tokens = held.tokens
+        self._images = held.images
+        self._share = share
         self.images = len(np.unique(self._images))  # images that have a caption
         self._known: dict[int, tuple[Array, Array]] = {}
 
@@ -125,11 +152,7 @@ class TermFrequency:
         at = 0
         for i, text in enumerate(texts):
             ids = tokens.row(i)[0]
-            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-            # The seed of a sentence is its hash, not its number, so that shards and windows do not
-            # change its vokens.
-            key = np.frombuffer(digest[:16], "<u4").tolist()
-            uniform = np.random.default_rng([self._seed, *key]).random(len(ids))
+            uniform = drawn_numbers(text, len(ids), self._seed)
             for token, number in zip(map(int, ids), map(float, uniform), strict=True):
                 if self._cancelled.is_set():
                     raise InterruptedError
@@ -140,58 +163,6 @@ class TermFrequency:
     def cancel(self) -> None:
         """Make work in another thread end soon."""
         self._cancelled.set()
-
-
-class DrawWork(VokenizeTask):
-    """The draw of vokens; only the tokenizer of the matcher is used.
-
-    The run of the `matcher` is by default at the path in the bank's manifest.
-    """
-
-    searched = False
-
-    def __init__(
-        self,
-        bank: Index,
-        matcher: str | None,
-        files: Sequence[str],
-        gamma: float,
-        seed: int,
-        window: int,
-        limit: int | None,
-        offline: bool = False,
-    ) -> None:
-        self._bank = bank
-        self._ref = matcher_path(bank, matcher)
-        self._tokenizer = load_tokenizer(self._ref, offline=offline)
-        self._window = window
-        self.inputs = files
-        self.config = {
-            "command": "vokenize",
-            "control": "term-frequency",
-            "index_sha256": bank.manifest["files"],
-            "tokenizer": tokenizer_fingerprint(self._tokenizer),
-            "captions": [sha256_file(path) for path in files],
-            "gamma": gamma,
-            "seed": seed,
-            "limit": limit,
-        }
-
-    @cached_property
-    def worker(self) -> TermFrequency:
-        """The worker, made once it is known that there is work."""
-        how = (self.config["gamma"], self.config["seed"])
-        return TermFrequency(self._tokenizer, self._bank.ids, self.inputs, *how)
-
-    def windows(self, pieces: Sequence[Piece], state: Mapping[str, Any]) -> Iterator[Window]:
-        """Return windows of equal size."""
-        return read_windows(pieces, self._window, state, self.config["limit"])
-
-    def facts(self) -> dict[str, Any]:
-        """Return facts about the draw."""
-        names = {"ref": self._ref, "sha256": self.config["tokenizer"]}
-        captions = self.worker.captions
-        return {"count": self._bank.count, "k": 1, "tokenizer": names, "captions": captions}
 
 
 def _captions(files: Iterable[str]) -> Iterable[tuple[str, str]]:
