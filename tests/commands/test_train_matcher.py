@@ -151,6 +151,21 @@ def test_a_record_an_epoch_with_recall_and_chance_beside_it(main: Any, tmp_path:
     assert not (tmp_path / "run.lock").exists()
 
 
+def test_permuted_images_leave_a_record_of_their_own_pairs(main: Any, tmp_path: Path) -> None:
+    flags = ("--hold-out", "5", "--epochs", "3", "--permute-images", "2")
+    code, records, _ = main(*flags, "-o", tmp_path / "run")
+    assert code == 0
+    assert {record["learned"]["images"] for record in records} == {7}
+    assert {record["learned"]["captions"] for record in records} == {14}
+    assert all(1 <= record["valid"]["used"] <= 5 for record in records)
+    info = json.loads((tmp_path / "run/run.json").read_text())
+    assert info["config"]["permute_images"] == 2
+    assert main(*flags[2:], "-o", tmp_path / "other")[0] == 0
+    plain = main("--epochs", "3", "-o", tmp_path / "plain")
+    assert "learned" not in plain[1][0]
+    assert weights(tmp_path / "plain") != weights(tmp_path / "other")
+
+
 def test_the_same_command_again_prints_the_same_and_does_nothing(main: Any, tmp_path: Path) -> None:
     first = main("-o", tmp_path / "run")
     before = (tmp_path / "run" / "run.json").stat().st_mtime_ns

@@ -655,6 +655,42 @@ def test_evaluation_leaves_the_mode_alone(
     )  # no dropout either way
 
 
+def test_learned_pairs_are_those_of_the_first_captions(
+    captions: MatcherCaptions,
+    states: HiddenStates,
+    feats: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matcher = matcher_of()
+    whole = matcher_training.evaluate_matcher(matcher, captions, states, feats, used=True)
+    found = matcher_training.learned_pairs(matcher, captions, states, feats)
+    assert found == {"captions": len(TEXTS), "tokens": len(captions.tokens.ids)} | whole
+    monkeypatch.setattr(matcher_training, "_LEARNED", 3)
+    first = matcher_training.learned_pairs(matcher, captions, states, feats)
+    ranked = matcher_training.rank_all(matcher, captions, states, feats)
+    end = captions.tokens.starts[3]
+    assert first["word"] == matcher_training.recall(ranked.ranks[:end])
+    assert first["caption"] == matcher_training.recall(ranked.caption_ranks[:3])
+    assert (first["used"], first["images"]) == (len(set(ranked.top[:end])), whole["images"])
+
+
+@pytest.mark.parametrize(
+    ("r10", "used", "why"),
+    [(5.0, 600, ""), (4.9, 600, "4.9 %"), (99.0, 99, "use 99 of 1000 images"), (99.0, 100, "")],
+)
+def test_a_matcher_that_learned_too_little_is_named(r10: float, used: int, why: str) -> None:
+    learned = {
+        "images": 1000,
+        "tokens": 20_000,
+        "used": used,
+        "chance": {"r10": 1.0},
+        "caption": {"r10": r10},
+    }
+    found = matcher_training.collapsed(learned)
+    assert why in found
+    assert bool(found) == bool(why)
+
+
 def test_score_adds_what_both_aims_ask_for() -> None:
     assert matcher_training.score(None) == 0.0
     assert (

@@ -83,6 +83,14 @@ def vokenization(
             min=0,
         ),
     ] = 4.0,
+    permute_images: Annotated[
+        int | None,
+        Count(
+            "A control: give every photo the captions of another, by this seed. Nothing of a "
+            "photo is left in its vokens but that it is one of many.",
+            0,
+        ),
+    ] = None,
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
@@ -97,6 +105,10 @@ def vokenization(
 
     With validation the run is also calibrated: the scores of its vokens are then probabilities that
     a caption of the photo holds the word, from relevance and from how many training captions do.
+
+    With --permute-images the last epoch is kept, and each record also has `learned`: the recall of
+    the pairs that it learns from, and how many photos the tokens of these captions use. A warning
+    at the end names a matcher that has learned too little for a control.
 
     The run directory holds matcher.safetensors, the encoder, run.json and metrics.jsonl.
 
@@ -138,6 +150,7 @@ def vokenization(
             **settings,
             "seed": seed,
             "hold_out": validation.hold_out,
+            **({} if permute_images is None else {"permute_images": permute_images}),
             "captions": splits.digest(),
             "feats": bank.manifest["files"],
             "encoder": text.fingerprint,

@@ -25,10 +25,11 @@ from vgtools.systems.vokenization.recipe import MatcherConfig
 from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_spans
 from vgtools.training.loop import Batches
 from vgtools.training.session import Session
-from vgtools.training.splits import CaptionSplits
+from vgtools.training.splits import CaptionSplits, other_images
 from vgtools.training.steps import plan_for, train_config
 
 _RAREST = 8.0  # nats, for a stem in one caption of 3,000; rarer stems count no more
+_LEARNED = 2000  # captions of training on which its own pairs are ranked
 _PLAIN = 2.5  # nats, for words that show nothing: the rarity of a common noun
 
 
@@ -418,20 +419,70 @@ def evaluate_matcher(
     states: HiddenStates,
     feats: Array,
     bank: Array | None = None,
+    used: bool = False,
 ) -> dict[str, Any]:
     """Measure true recall: the own image among the first k of the whole bank.
 
     Returns:
         Percent under `chance` (a random order), `word` (all tokens), `content` (tokens of content
         words) and `caption`, each `r1`, `r5`, `r10`; `concept`, how often the first image of a
-        content token has a caption that holds its stem; and `images`, the size of the bank.
+        content token has a caption that holds its stem; and `images`, the size of the bank. With
+        `used` also that: the number of images that a token finds first.
 
     Source: recall against the whole image set is in the published code; its recall within
         validation batches is not true recall, and off by one.
     """
     size = len(np.unique(captions.images if bank is None else bank))
     ranked = rank_all(matcher, captions, states, feats, bank)
-    return {"images": size, "chance": chance(size), **recalls(captions, ranked)}
+    more = {"used": len(np.unique(ranked.top))} if used else {}
+    return {"images": size, **more, "chance": chance(size), **recalls(captions, ranked)}
+
+
+def learned_pairs(
+    matcher: TokenImageMatcher, captions: MatcherCaptions, states: HiddenStates, feats: Array
+) -> dict[str, Any]:
+    """Measure the recall of the pairs that were learned from, on the first captions of training.
+
+    Returns:
+        As `evaluate_matcher`, among all images of training; and of these captions `captions` and
+        `tokens`, their numbers, and `used`, the number of images that a token finds first.
+    """
+    count = min(_LEARNED, len(captions.images))
+    end = int(captions.tokens.starts[count])
+    tokens = Tokens(
+        captions.tokens.ids[:end], captions.tokens.spans[:end], captions.tokens.starts[: count + 1]
+    )
+    first = captions._replace(
+        images=captions.images[:count],
+        tokens=tokens,
+        content=captions.content[:end],
+        keys=captions.keys[:end],
+        rows=captions.rows[:count],
+    )
+    ranked = rank_all(matcher, first, states, feats, captions.images)
+    size = len(np.unique(captions.images))
+    used = {
+        "captions": count,
+        "tokens": len(ranked.top),
+        "used": len(np.unique(ranked.top)),
+    }
+    return {"images": size, **used, "chance": chance(size), **recalls(first, ranked)}
+
+
+def collapsed(learned: Mapping[str, Any]) -> str:
+    """Return why a matcher has not learned its own pairs, empty if it has.
+
+    It has not if its captions find their image among the first 10 less than 5 times as often as by
+    chance, or its tokens use less than a tenth of the images that as many random ones would.
+    """
+    size = learned["images"]
+    found = learned["caption"]["r10"]
+    expected = learned["chance"]["r10"]
+    random = size * (1 - (1 - 1 / size) ** learned["tokens"])
+    if found >= min(5 * expected, 90.0) and learned["used"] >= random / 10:
+        return ""
+    why = f"its tokens use {learned['used']} of {size} images, and {found:.1f} % of its captions"
+    return f"the matcher has not learned its permuted pairs: {why} find theirs among 10"
 
 
 def chance(size: int) -> dict[str, float]:
@@ -497,6 +548,7 @@ def fit(
     """
     run = session.run
     config = run.config
+    permuted = config.get("permute_images") is not None
     packed = PackedEncoder(encoder, config["layers"])
     data: dict[str, tuple[MatcherCaptions, HiddenStates]] = {}
     left_out: dict[str, dict[str, int]] = {}
@@ -510,6 +562,8 @@ def fit(
         for name, rows in (("train", splits.train), ("valid", splits.valid)):
             if rows:
                 images, texts = zip(*rows, strict=True)
+                if permuted:
+                    images = other_images(images, config["permute_images"]).tolist()
                 captions, left_out[name] = tokenize_captions(
                     texts, images, encoder.tokenizer, encoder.max_tokens, stop_words
                 )
@@ -540,11 +594,17 @@ def fit(
     for record in session.fit(matcher, batches, settings, weights=matcher.losses):
         if record.pop("end"):
             measured: Mapping[str, Any] | None = None
+            if permuted:
+                record["learned"] = learned_pairs(matcher, captions, states, bank.array)
             if "valid" in data:
-                measured = evaluate_matcher(matcher, *data["valid"], bank.array)
+                measured = evaluate_matcher(matcher, *data["valid"], bank.array, used=permuted)
                 record["valid"] = measured
-            last = config.get("keep") == "last"
+            # Nothing that permuted pairs teach holds for other images.
+            last = permuted or config.get("keep") == "last"
             run.end_epoch(matcher, record, record["epoch"] if last else score(measured))
+    why = collapsed(learned_pairs(matcher, captions, states, bank.array)) if permuted else ""
+    if why:
+        session.note(f"warning: {why}; train for more --epochs, or with a lower --dropout")
     facts = {
         "matcher": entries(shape),
         "backbone": bank.manifest.get("backbone"),
