@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "analysis": {"io", "text"},
     "training": {"io", "models"},
     "tasks": {"io", "text", "images", "models", "training", "analysis"},
+    "measures": {"io", "text", "images", "datasets", "models", "analysis", "tasks"},
     "systems": {"io", "text", "images", "models", "training", "analysis", "retrieval", "tasks"},
     "reports": {"io", "text", "images", "analysis", "tasks", "systems"},
     "commands": {
@@ -51,6 +52,7 @@ MAY_IMPORT = {
         "analysis",
         "training",
         "tasks",
+        "measures",
         "systems",
         "reports",
     },

@@ -35,6 +35,7 @@ COMMANDS = (
     "locate",
     "pretrain",
     "perplexity",
+    "measure",
     "finetune",
     "translate",
     "score",

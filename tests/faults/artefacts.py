@@ -293,6 +293,8 @@ def _words() -> None:
     _run("prepare", "vectors", "words.vec", "-q", "-o", "words2.npy")
     names = list(VECTORS)
     pairs = list(pairwise(names))
+    judged = (f"{a}\t{b}\t{n % 7}\n" for n, (a, b) in enumerate(pairs))
+    Path("judged.tsv").write_text("".join(judged))
     _jsonl(
         Path("scenes.jsonl"),
         ({"image": f"{n % 8}.jpg", "text": f"the {a} and {b}"} for n, (a, b) in enumerate(pairs)),

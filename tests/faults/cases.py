@@ -391,6 +391,14 @@ CASES = (
         restart=False,
     ),
     Case(
+        "measure",
+        "measure in/words.npy in/encoder --on in/judged.tsv --contexts in/scenes.jsonl"
+        " --samples 100 --device cpu -q -o items.jsonl",
+        ("judged.tsv table", "scenes.jsonl jsonl", *_WORDS, *_ENCODER),
+        restart=False,
+        reader="measure items.jsonl --samples 100",
+    ),
+    Case(
         "finetune",
         "finetune sst-2 in/sst-2 -e in/lm --epochs 2 --seeds 2 --batch-size 8 --max-length 40"
         " --device cpu -q -o run",

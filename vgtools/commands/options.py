@@ -97,6 +97,8 @@ Offline = Annotated[
     ),
 ]
 Restart = Annotated[bool, Flag("--restart", help="Discard the unfinished run and start over.")]
+Table = Annotated[bool, Flag("--table", help="Print markdown, also into a pipe.")]
+Samples = Annotated[int, Count("Bootstrap samples of the p-values and intervals.", 100)]
 AsSplit = Annotated[str | None, Value("NAME", 'Write NAME as the "split" of every row.')]
 
 
@@ -240,6 +242,34 @@ class TaskFiles:
     dev: str | None = file(None, "Evaluate on FILE instead of DATA's.")
     test: str | None = file(None, "Also predict FILE, labelled or not.")
     no_test: bool = value(False, "Ignore DATA's test files.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroundingFlags:
+    """Words that are visually grounded."""
+
+    grounding: str | None = file(
+        None, "Captions, or a list of vg stats --grounded-types: decide which words are grounded."
+    )
+    tokenizer: str = value(
+        "words",
+        "With --grounding: definition of a token, as in vg stats.",
+        "--tokenizer",
+        "-t",
+        metavar="REF",
+    )
+    grounded_above: int = count(
+        100, "A type is grounded if captions contain it more than N times.", 0
+    )
+
+    def types(self, offline: bool) -> tuple[Vocabulary, frozenset[str]] | None:
+        """Return the vocabulary and its grounded types; None without --grounding."""
+        if self.grounding is None:
+            return None
+        from vgtools.tasks.compare import grounded_types
+
+        types = open_vocabulary(self.tokenizer, offline)
+        return types, grounded_types(self.grounding, types, self.grounded_above)
 
 
 def help_at_terminal(context: typer.Context, *inputs: str) -> None:

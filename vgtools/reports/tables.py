@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from vgtools.io.errors import DataError, Exit, amount, name_of, plain
+from vgtools.io.errors import DataError, Exit, name_of, plain
 from vgtools.io.files import dumps
 from vgtools.io.own import open_stream
 from vgtools.systems.grounding import reported as grounding_reported
@@ -646,34 +646,32 @@ def pwcca_table(records: Sequence[Record]) -> Table:
     return Table([*headings, "Mean CCA", "Shuffled"], rows, [*remarks, *_sources(records)])
 
 
-def similarity_table(records: Sequence[Record]) -> Table:
-    """Return how well encoders rank pairs of words: a row per encoder, with its gains."""
-    names = {"all": "All pairs", "grounded": "Both grounded", "other": "Others"}
-    groups = [name for name in names if name in records[0]["groups"]]
-    rows = list[list[str]]()
+def measure_table(records: Sequence[Record]) -> Table:
+    """Return the statistics of `vg measure`: rows are evaluations and groups of their items."""
+    names = list(dict.fromkeys(record["encoder"] for record in records))
+    groups = {"all": "", "grounded": ", grounded", "other": ", others"}
+    rows = dict[str, dict[str, str]]()
     for record in records:
-        row = [_stem(record["encoder"])]
-        for name in groups:
-            part = record["groups"][name]
-            row.append(f"{part['rho']:.3f} ({part['low']:.3f} to {part['high']:.3f})")
-            gain = part.get("difference")
-            if gain is None:
-                row.append("–")
-                continue
+        title = f"{record['evaluation']}{groups[record.get('group', 'all')]}"
+        measure = _METRICS.get(record["statistic"], record["statistic"])
+        row = rows.setdefault(f"{title}: {measure}, {record['items']:,}", {})
+        gain = record.get("difference")
+        cell = f"{record['value']:.3f} ({record['low']:.3f} to {record['high']:.3f})"
+        if gain is not None:
             interval = f"({gain['low']:+.3f} to {gain['high']:+.3f})"
-            row.append(f"{gain['value']:+.3f} {interval}, p {gain['p']:.3f}")
-        rows.append(row)
-    headings = ["Encoder"]
-    for name in groups:
-        headings += [f"{names[name]}: {records[0]['groups'][name]['pairs']:,}", "Gain"]
-    first = records[0]
-    remark = (
-        "Spearman's correlation of cosines with people's scores; 95 % intervals and two-sided "
-        "p-values by bootstrap over pairs, not corrected for their number. Gain: over the first."
-    )
-    left = first["left_out"]
-    unknown = [f"Left out: {amount(left, 'pair')} that not all of them know."]
-    return Table(headings, rows, [remark, *(unknown if left else [])])
+            cell = f"{record['value']:.3f}, {gain['value']:+.3f} {interval}"
+            cell += " *" * gain["significant"]
+        row[record["encoder"]] = cell
+    left = {f"{r['evaluation']} {r['left_out']:,}": r["left_out"] for r in records}
+    unknown = ", ".join(name for name, number in left.items() if number)
+    remarks = [
+        "95 % intervals by bootstrap over items, from the second encoder on of the difference "
+        f"from the first; *: p < {SIGNIFICANT}, corrected by Holm's method for all differences. "
+        f"They are {THESE_MODELS}.",
+        *([f"Left out, items that not all of them know: {unknown}."] if unknown else []),
+    ]
+    cells = [[title, *(row.get(name, "–") for name in names)] for title, row in rows.items()]
+    return Table(["Measure, items", *map(_stem, names)], cells, remarks)
 
 
 def sizes_table(records: Sequence[Record]) -> Table:

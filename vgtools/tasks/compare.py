@@ -330,7 +330,11 @@ def correct(records: Sequence[Record]) -> None:
     Source: Holm 1979, "A simple sequentially rejective multiple test procedure".
     """
     cells = [cell for record in records for cell in record["tasks"].values()]
-    differences = [cell["difference"] for cell in cells if "difference" in cell]
+    holm([cell["difference"] for cell in cells if "difference" in cell])
+
+
+def holm(differences: Sequence[Record]) -> None:
+    """Correct the p-values of differences for their number, as `correct` does those of records."""
     differences = [difference for difference in differences if difference["p"] is not None]
     highest = 0.0
     for number, difference in enumerate(sorted(differences, key=lambda found: found["p"])):

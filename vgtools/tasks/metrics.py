@@ -254,6 +254,70 @@ def _samples(
     return np.concatenate(found)
 
 
+def bootstrap(
+    statistic: Statistic,
+    gold: Array,
+    runs: Sequence[Array],
+    *,
+    samples: int = 10_000,
+    seed: int = 0,
+) -> Array:
+    """Return the statistics of runs, and of the same runs on items drawn with replacement.
+
+    Args:
+        statistic: a metric of this module, `mean_of(...)`, or any function of their form.
+        gold: (N,) labels, class numbers or values.
+        runs: R predictions, (N,) or (N, S) counts each.
+        samples: bootstrap samples; each has the same items for all runs.
+        seed: seed of the samples.
+
+    Returns:
+        (1 + samples, R); the first row is of the items as they are.
+
+    Raises:
+        ValueError: no items, or not as many of each.
+    """
+    lengths = [len(column) for column in (gold, *runs)]
+    if len(set(lengths)) != 1 or not lengths[0]:
+        raise ValueError(f"expected as many in each column, one or more; got {lengths} items")
+    if samples < 1:
+        raise ValueError(f"expected samples >= 1, got {samples}")
+
+    def scores(g: Array, *rest: Any) -> Array:
+        return np.stack([statistic(g, predicted, rest[-1]) for predicted in rest[:-1]], -1)
+
+    whole = scores(gold, *runs, None)  # (R,)
+    return np.vstack([whole, _samples([gold, *runs], scores, samples, seed)])
+
+
+def paired_difference(a: Array, b: Array, *, level: float = 0.95, seed: int = 0) -> Difference:
+    """Return how much better the runs of b are than those of a, as `paired_bootstrap` has it.
+
+    Args:
+        a: (1 + samples, R) statistics of `bootstrap`.
+        b: likewise, of the same samples; R may differ.
+        level: share of samples inside the interval.
+        seed: seed of the deviations of other runs.
+
+    Raises:
+        ValueError: the level is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"expected 0 < level < 1, got {level}")
+    # The first row is the observed data, and the samples follow, so that both are computed alike.
+    value, *_ = differences = b.mean(-1) - a.mean(-1)
+    over_runs = min(a.shape[1], b.shape[1]) > 1
+    if over_runs:
+        # A generator of its own: the samples of items are the same with and without it.
+        pairs = [(side[0], side[1:]) for side in (a, b)]
+        differences[1:] += _other_runs(pairs, np.random.default_rng([seed, 1]))
+    low, high = np.quantile(differences[1:], [(1 - level) / 2, (1 + level) / 2])
+    # Differences that are equal up to the rounding of their sums must count as equal.
+    extreme = int(np.count_nonzero(np.abs(differences[1:] - value) >= abs(value) - 1e-12))
+    p = (extreme + 1) / len(differences)
+    return Difference(float(value), float(low), float(high), p, over_runs)
+
+
 def paired_bootstrap(
     statistic: Statistic,
     gold: Array,
@@ -299,32 +363,9 @@ def paired_bootstrap(
     """
     sides = [np.atleast_2d(side) for side in (a, b)]
     runs = [run for side in sides for run in side]
-    lengths = [len(column) for column in (gold, *runs)]
-    if len(set(lengths)) != 1 or not lengths[0]:
-        raise ValueError(f"expected as many in each column, one or more; got {lengths} items")
-    if samples < 1 or not 0 < level < 1:
-        got = f"got {samples} and level {level}"
-        raise ValueError(f"expected samples >= 1 and 0 < level < 1, {got}")
-
-    def scores(g: Array, *rest: Any) -> Array:
-        return np.stack([statistic(g, predicted, rest[-1]) for predicted in rest[:-1]], -1)
-
-    whole = scores(gold, *runs, None)  # (runs,)
-    drawn = _samples([gold, *runs], scores, samples, seed)  # (samples, runs)
-    # The first row is the observed data, and the samples follow, so that both are computed alike.
-    cut = [len(sides[0])]
-    means = [part.mean(-1) for part in np.split(np.vstack([whole, drawn]), cut, axis=1)]
-    value, *_ = differences = means[1] - means[0]
-    over_runs = min(map(len, sides)) > 1
-    if over_runs:
-        pairs = zip(np.split(whole, cut), np.split(drawn, cut, axis=1), strict=True)
-        # A generator of its own: the samples of items are the same with and without it.
-        differences[1:] += _other_runs(list(pairs), np.random.default_rng([seed, 1]))
-    low, high = np.quantile(differences[1:], [(1 - level) / 2, (1 + level) / 2])
-    # Differences that are equal up to the rounding of their sums must count as equal.
-    extreme = int(np.count_nonzero(np.abs(differences[1:] - value) >= abs(value) - 1e-12))
-    p = (extreme + 1) / (samples + 1)
-    return Difference(float(value), float(low), float(high), p, over_runs)
+    scores = bootstrap(statistic, gold, runs, samples=samples, seed=seed)
+    both = np.split(scores, [len(sides[0])], axis=1)
+    return paired_difference(*both, level=level, seed=seed)
 
 
 def _other_runs(sides: Sequence[tuple[Array, Array]], generator: np.random.Generator) -> Array:

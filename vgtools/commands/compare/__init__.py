@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from vgtools.commands.compare.encoders import similarity, sizes, weights, words
+from vgtools.commands.compare.encoders import sizes, weights, words
 from vgtools.commands.compare.examples import examples
 from vgtools.commands.compare.runs import runs
 from vgtools.commands.topics import DefaultGroup
@@ -14,5 +14,4 @@ compare.command("runs")(runs)
 compare.command("examples")(examples)
 compare.command("weights")(weights)
 compare.command("words")(words)
-compare.command("similarity")(similarity)
 compare.command("sizes")(sizes)

@@ -1,11 +1,11 @@
-"""`vg compare weights`, `words`, `similarity`, `sizes`: encoders side by side."""
+"""`vg compare weights`, `words`, `sizes`: encoders side by side."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from vgtools.commands.compare.flags import GroundingFlags, Reported, Samples, Table
-from vgtools.commands.options import Argument, Count, File, Offline, Seed, Value, refuse_if
+from vgtools.commands.compare.flags import Reported
+from vgtools.commands.options import Argument, Count, File, Offline, Seed, Table, Value, refuse_if
 from vgtools.commands.signature import flags
 
 
@@ -83,37 +83,6 @@ def words(
     more = reported_rows(reported, "pwcca") if reported else []
     records = [*vocabularies.compare_words(refs, words, seed, offline=offline), *more]
     show(records, [pwcca_table(records)], table)
-
-
-@flags
-def similarity(
-    pairs: Annotated[str, Argument("PAIRS", "WordSim-353, SimLex-999 or a file like them.")],
-    refs: Annotated[list[str], Argument("VECTORS", "Encoders or word vectors.")],
-    *,
-    ground: GroundingFlags,
-    samples: Samples = 10_000,
-    table: Table = False,
-    seed: Seed = 0,
-    offline: Offline = False,
-) -> None:
-    """Compare similarities of words: how well encoders rank pairs as people do.
-
-    Spearman's correlation of the cosines of words with people's ratings of the pairs, its interval,
-    and the gain over the first encoder (of these very models: other training seeds are not
-    counted); with --grounding, pairs of grounded words apart from all others.
-
-    Examples:
-
-        vg compare similarity simlex.txt builtin:minilm run.vokens --grounding captions.jsonl
-    """
-    from vgtools.reports.tables import show, similarity_table
-    from vgtools.tasks.similarity import compare_similarity
-
-    known = ground.types(offline)
-    grounded = None if known is None else known[1]
-    found = compare_similarity(refs, pairs, grounded, samples, seed, offline=offline)
-    records = list(found)
-    show(records, [similarity_table(records)], table)
 
 
 @flags

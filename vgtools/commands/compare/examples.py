@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from vgtools.commands.compare.flags import GroundedTasks, Reported, Samples, Split, Table
-from vgtools.commands.options import Argument, Count, Offline, Quiet, Seed, note, refuse_if
+from vgtools.commands.compare.flags import GroundedTasks, Reported, Split
+from vgtools.commands.options import (
+    Argument,
+    Count,
+    Offline,
+    Quiet,
+    Samples,
+    Seed,
+    Table,
+    note,
+    refuse_if,
+)
 from vgtools.commands.signature import flags
 from vgtools.io.files import page_path
 from vgtools.io.own import write_page

@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from vgtools.commands.options import Count, Flag, Value, open_vocabulary, refuse_if
-from vgtools.io.settings import count, file, value
+from vgtools.commands.options import GroundingFlags, Value, refuse_if
+from vgtools.io.settings import file, value
 
-if TYPE_CHECKING:
-    from vgtools.text.ngrams import Vocabulary
-
-Table = Annotated[bool, Flag("--table", help="Print markdown, also into a pipe.")]
 Reported = Annotated[
     str | None,
     Value("[PAPER:]N", "Add the rows of a paper's table N, marked as reported."),
 ]
-Samples = Annotated[int, Count("Bootstrap samples of the p-values and intervals.", 100)]
 Split = Annotated[str, Value("NAME", "Compare scores of this split; test needs labels.")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroundingFlags:
-    """Words that are visually grounded."""
-
-    grounding: str | None = file(
-        None, "Captions, or a list of vg stats --grounded-types: decide which words are grounded."
-    )
-    tokenizer: str = value(
-        "words",
-        "With --grounding: definition of a token, as in vg stats.",
-        "--tokenizer",
-        "-t",
-        metavar="REF",
-    )
-    grounded_above: int = count(
-        100, "A type is grounded if captions contain it more than N times.", 0
-    )
-
-    def types(self, offline: bool) -> tuple[Vocabulary, frozenset[str]] | None:
-        """Return the vocabulary and its grounded types; None without --grounding."""
-        if self.grounding is None:
-            return None
-        from vgtools.tasks.compare import grounded_types
-
-        types = open_vocabulary(self.tokenizer, offline)
-        return types, grounded_types(self.grounding, types, self.grounded_above)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vgtools.commands.compare.flags import GroundedTasks, Samples, Split, Table
-from vgtools.commands.options import Argument, Offline, Quiet, Seed, Value, note, refuse_if
+from vgtools.commands.compare.flags import GroundedTasks, Split
+from vgtools.commands.options import (
+    Argument,
+    Offline,
+    Quiet,
+    Samples,
+    Seed,
+    Table,
+    Value,
+    note,
+    refuse_if,
+)
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import page_path

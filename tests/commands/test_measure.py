@@ -1,0 +1,137 @@
+"""`vg measure`: word pairs, kept items, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from tests.tiny import save_encoder
+from vgtools.cli import run
+
+
+def write_vectors(folder: Path, name: str, rows: dict[str, list[float]]) -> str:
+    text = "".join(f"{word} {' '.join(map(str, row))}\n" for word, row in rows.items())
+    (folder / f"{name}.txt").write_text(f"{len(rows)} 2\n{text}")
+    source, target = str(folder / f"{name}.txt"), f"{folder}/{name}.npy"
+    assert run(["prepare", "vectors", source, "-o", target, "-q"]) == 0
+    return target
+
+
+ROWS = {
+    "cat": [1.0, 0.0], "dog": [1.0, 0.2], "car": [0.1, 1.0], "bus": [0.0, 1.0], "idea": [1.0, 1.0],
+    "hope": [1.0, -1.0],
+}  # fmt: skip
+PAIRS = [
+    ("cat", "dog", 9.0), ("cat", "car", 2.0), ("car", "bus", 8.0), ("dog", "bus", 3.0),
+    ("idea", "hope", 5.0), ("cat", "idea", 1.0), ("bus", "hope", 0.0), ("idea", "unicorn", 4.0),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    lines = "".join(f"{a}\t{b}\t{score}\n" for a, b, score in PAIRS)
+    (tmp_path / "pairs.tsv").write_text(lines)
+    (tmp_path / "captions.txt").write_text("a cat and a dog\na car and a bus\n" * 2)
+    return tmp_path
+
+
+def records_of(args: list[str], capfd: Any) -> list[dict[str, Any]]:
+    capfd.readouterr()
+    assert run(["measure", *args, "--samples", "200", "-q"]) == 0
+    return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+
+def test_pairs_groups_and_gains(folder: Path, capfd: Any) -> None:
+    turned = {word: [row[0], abs(row[1])] for word, row in ROWS.items()}
+    refs = [write_vectors(folder, "one", ROWS), write_vectors(folder, "two", turned)]
+    grounded = ["--grounding", f"{folder}/captions.txt", "--grounded-above", "1"]
+    records = records_of([*refs, "--on", f"{folder}/pairs.tsv", *grounded], capfd)
+    found = {(r["encoder"], r["group"]): r for r in records}
+    assert [found[refs[0], group]["items"] for group in ("all", "grounded", "other")] == [7, 4, 3]
+    for ref, rows in zip(refs, (ROWS, turned), strict=True):
+        centred = np.array([*rows.values()]) - np.mean([*rows.values()], 0)
+        unit = dict(zip(rows, centred / np.linalg.norm(centred, axis=1)[:, None], strict=True))
+        cosine = [unit[a] @ unit[b] for a, b, _ in PAIRS[:7]]
+        expected = spearmanr([score for *_, score in PAIRS[:7]], cosine).statistic
+        assert found[ref, "all"]["value"] == pytest.approx(expected, abs=1e-12)
+        assert found[ref, "all"]["left_out"] == 1
+    gain = found[refs[1], "all"]["difference"]
+    values = [found[ref, "all"]["value"] for ref in refs]
+    assert gain["value"] == pytest.approx(values[1] - values[0])
+    assert {"low", "high", "p", "p_holm", "significant"} < gain.keys()
+
+
+def test_a_table(folder: Path, capfd: Any) -> None:
+    vectors = write_vectors(folder, "one", ROWS)
+    capfd.readouterr()
+    args = ["measure", vectors, vectors, "--on", f"{folder}/pairs.tsv", "--samples", "200"]
+    assert run([*args, "--table", "-q"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == f"| Measure, items | {vectors} | {vectors} (2) |"
+    assert lines[2].startswith("| pairs.tsv: Spearman, 7 | ")
+    assert lines[2].endswith(", +0.000 (+0.000 to +0.000) |")
+    assert lines[-1] == "Left out, items that not all of them know: pairs.tsv 1."
+
+
+def test_kept_items_give_the_same_records_without_the_encoders(folder: Path, capfd: Any) -> None:
+    one = write_vectors(folder, "one", ROWS)
+    two = write_vectors(folder, "two", {word: [y, x * x] for word, (x, y) in ROWS.items()})
+    on = ["--on", f"{folder}/pairs.tsv"]
+    both = records_of([one, two, *on, "-o", f"{folder}/both.jsonl"], capfd)
+    for ref in (one, two):
+        records_of([ref, *on, "-o", f"{ref}.jsonl"], capfd)
+        Path(ref).unlink()
+    assert records_of([f"{folder}/both.jsonl"], capfd) == both
+    assert records_of([f"{one}.jsonl", f"{two}.jsonl"], capfd) == both
+
+
+def test_items_with_another_gold_value_are_refused(folder: Path, capfd: Any) -> None:
+    one = write_vectors(folder, "one", ROWS)
+    on = ["--on", f"{folder}/pairs.tsv"]
+    records_of([one, *on, "-o", f"{folder}/a.jsonl"], capfd)
+    text = (folder / "pairs.tsv").read_text().replace("9.0", "7.0")
+    (folder / "pairs.tsv").write_text(text)
+    records_of([one, *on, "-o", f"{folder}/b.jsonl"], capfd)
+    assert run(["measure", f"{folder}/a.jsonl", f"{folder}/b.jsonl"]) == 65
+    message = "b.jsonl:1: 'cat dog' has gold 7.0, in an earlier file 9.0"
+    assert message in capfd.readouterr().err
+
+
+def test_encoders_in_contexts(folder: Path, capfd: Any) -> None:
+    save_encoder(folder / "net")
+    (folder / "pairs.tsv").write_text("bam dem 0\ndem fim 1\nfim gom 2\ngom kin 3\nbam gom 3\n")
+    (folder / "text.txt").write_text("bam dem fim.\ngom bam fim dem\n" * 5)
+    args = [str(folder / "net"), "--on", f"{folder}/pairs.tsv"]
+    (record,) = records_of([*args, "--contexts", f"{folder}/text.txt"], capfd)
+    assert (record["items"], record["left_out"]) == (4, 1), "no line has kin"
+    alone, given = (records_of([*args, *more], capfd) for more in ([], ["--vectors", "alone"]))
+    assert alone == given
+    assert alone != records_of([*args, "--vectors", "input"], capfd)
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["a.npy"], "--on: name a file to measure on"),
+        (["a.npy", "b.jsonl"], "encoders or items, X.jsonl of -o, not both"),
+        (["b.jsonl", "--on", "x"], "items were measured already"),
+        (["a.npy", "--on", "x", "--vectors", "contexts"], "--contexts: name a text"),
+        (["a.npy", "--on", "x", "--vectors", "input", "--contexts", "y"], "is not read with"),
+        (["a.npy", "--on", "x/men.txt", "--on", "y/men.txt"], "two files are called men.txt"),
+    ],
+)
+def test_usage(args: list[str], why: str, capfd: Any) -> None:
+    assert run(["measure", *args]) == 2
+    assert why in capfd.readouterr().err
+
+
+def test_pairs_that_nobody_knows_are_refused(folder: Path, capfd: Any) -> None:
+    vectors = write_vectors(folder, "one", {"sun": [1, 0], "moon": [0, 1]})
+    assert run(["measure", vectors, "--on", f"{folder}/pairs.tsv", "-q"]) == 65
+    why = "pairs.tsv: 0 of its 8 items are known to all; 3 are needed"
+    assert why in capfd.readouterr().err

@@ -1,0 +1,150 @@
+"""`vg measure`: knowledge in the words and sentences of encoders, without fine-tuning."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from vgtools.commands.options import (
+    Argument,
+    File,
+    GroundingFlags,
+    Runtime,
+    Samples,
+    Seed,
+    Table,
+    Value,
+    note,
+    refuse_if,
+)
+from vgtools.commands.signature import flags
+from vgtools.io.process import Progress
+from vgtools.io.settings import count, file, value
+
+if TYPE_CHECKING:
+    from vgtools.measures.evaluation import Measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordFlags:
+    """How the vector of a word is read."""
+
+    vectors: Literal["alone", "contexts", "input"] | None = value(
+        None,
+        "Vector of a word: mean of its tokens' last states, by itself or in --contexts, or of its "
+        "rows of the input table.",
+        show_default="contexts with --contexts, else alone",
+    )
+    contexts: str | None = file(None, "Text with the words.")
+    per_word: int = count(30, "Lines of --contexts per word, drawn at random.")
+
+
+@flags
+def measure(
+    *,
+    refs: Annotated[
+        list[str], Argument("ENCODER", "Encoders or word vectors; or items.jsonl of -o.")
+    ],
+    on: Annotated[
+        list[str] | None,
+        Value("FILE", "File to measure on; repeatable.", "--on", show_default=False),
+    ] = None,
+    words: WordFlags,
+    ground: GroundingFlags,
+    samples: Samples = 10_000,
+    seed: Seed = 0,
+    output: Annotated[
+        str | None, File("Also write each item's predictions (jsonl).", "--output", "-o")
+    ] = None,
+    table: Table = False,
+    runtime: Runtime,
+) -> None:
+    """Measure the knowledge in words and sentences of encoders, without fine-tuning.
+
+    The form of a file of --on decides how it is used:
+
+    - pairs of words with people's scores (MEN, SimLex-999, SimVerb-3500, WordSim-353, MTurk-771):
+      Spearman's correlation with the cosines
+
+    Vectors are centred. Prints one record per file and encoder: the statistic with its 95 %
+    interval, and the difference from the first encoder with interval and p: paired, by bootstrap
+    over the items that all encoders know, p_holm corrected for all differences printed (of these
+    very models: other training seeds are not counted). --grounding divides items by their words.
+
+    -o writes items that a later call compares with others', without the encoders.
+
+    Examples:
+
+        vg measure builtin:minilm run.vokens --on MEN.txt --on simlex.txt --contexts wiki.txt
+
+        vg measure builtin:minilm builtin:glove-50d --on MEN.txt -o old.jsonl
+
+        vg measure old.jsonl new.jsonl --table
+    """
+    are_items = any(ref.endswith(".jsonl") for ref in refs)
+    both = are_items and not all(ref.endswith(".jsonl") for ref in refs)
+    refuse_if(both, "ENCODER", "name encoders or items, X.jsonl of -o, not both")
+    again = are_items and (on or output or words != WordFlags() or ground != GroundingFlags())
+    refuse_if(again, "ENCODER", "items were measured already; --on, -o and the like need encoders")
+    refuse_if(not are_items and not on, "--on", "name a file to measure on")
+    refuse_if(words.vectors == "contexts" and not words.contexts, "--contexts", "name a text")
+    other = words.contexts and words.vectors not in (None, "contexts")
+    refuse_if(other, "--contexts", f"is not read with --vectors {words.vectors}")
+    from vgtools.measures import compare, saved
+    from vgtools.measures.evaluation import numbered
+    from vgtools.reports.tables import measure_table, show
+
+    names = refs
+    if are_items:
+        measured, names = saved.read_items(refs)
+    else:
+        measured = _measure(refs, on or [], words, ground, seed, output, runtime)
+    for remark in compare.left_out(measured, names):
+        note("measure", remark, runtime.quiet)
+    rows = {name: [number] for number, name in enumerate(numbered(names))}
+    records = compare.compare(measured, rows, samples, seed)
+    show(records, [measure_table(records)], table)
+
+
+def _measure(
+    refs: Sequence[str],
+    files: Sequence[str],
+    words: WordFlags,
+    ground: GroundingFlags,
+    seed: int,
+    output: str | None,
+    runtime: Runtime,
+) -> list[Measured]:
+    """Ask encoders; write the items if they are to be kept."""
+    from vgtools.io.files import dumps
+    from vgtools.io.output import Output
+    from vgtools.measures import contexts, run, saved
+    from vgtools.measures.subject import Reading
+    from vgtools.models.references import pick_device
+
+    vectors = words.vectors or ("contexts" if words.contexts else "alone")
+    inputs = [path for path in (*files, words.contexts, ground.grounding) if path is not None]
+    config = {"command": "measure", **asdict(words), **asdict(ground), "seed": seed}
+    with contextlib.ExitStack() as stack:
+        out = None
+        if output is not None:  # refused now, if it cannot be written
+            out = stack.enter_context(Output([output], config, inputs=inputs, restart=True))
+        evaluations = run.open_evaluations(files)
+        known = ground.types(runtime.offline)
+        drawn = None
+        if words.contexts is not None:
+            every = run.words_of(evaluations)
+            drawn = contexts.draw(words.contexts, every, words.per_word, seed)
+        reading = Reading(vectors, drawn, str(pick_device(runtime.device)), runtime.offline)
+        with Progress("measure", "encoders", len(refs), runtime.quiet) as bar:
+            grounded = None if known is None else known[1]
+            measured, prints = run.measure(evaluations, refs, reading, grounded, bar.advance)
+        if out is not None:
+            for row in saved.item_rows(measured):
+                out.write(dumps(row))
+            pairs = zip(refs, prints, strict=True)
+            encoders = [{"encoder": ref, "fingerprint": print_} for ref, print_ in pairs]
+            out.finish(kind=saved.KIND, encoders=encoders, vectors=vectors)
+    return measured

@@ -1,0 +1,121 @@
+"""Encoders side by side on the items that all of them know.
+
+Axes: N items, E encoders, R runs of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vgtools.analysis.bootstrap import ends
+from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.measures.evaluation import GoldItems, Measured
+from vgtools.tasks.compare import holm
+from vgtools.tasks.metrics import METRICS, bootstrap, paired_difference
+
+Record = dict[str, Any]
+
+LEAST = 3  # items that can be ranked in more than one way
+
+
+def compare(
+    measured: Sequence[Measured],
+    rows: Mapping[str, Sequence[int]],
+    samples: int = 10_000,
+    seed: int = 0,
+) -> list[Record]:
+    """Return a record per evaluation, group of items and row: its statistic, and its difference
+    from the first row.
+
+    Args:
+        measured: items with the predictions of E encoders.
+        rows: name of a row -> its encoders, several for runs that differ by their seed; the first
+            is the baseline.
+        samples: samples of the bootstrap over items.
+        seed: seed of the samples.
+
+    Returns:
+        Records of `evaluation`, `kind`, `encoder`, `items`, `left_out`, `statistic`, `value` with
+        its 95 % interval `low` to `high`, and `difference` from the first row with `low`, `high`,
+        `p`, and `p_holm`, corrected for the number of all differences. `group` is `all`, `grounded`
+        or `other` where it is known which items are grounded.
+
+    Raises:
+        DataError: fewer than three items of an evaluation are known to all (65).
+    """
+    records = list[Record]()
+    for each in measured:
+        items = each.items
+        asked = {
+            name: np.stack([found for i in own if (found := each.predictions[i]) is not None])
+            for name, own in rows.items()
+            if all(each.predictions[i] is not None for i in own)
+        }
+        if not asked:
+            continue
+        known = np.isfinite(np.concatenate([*asked.values()])).all(0)
+        if known.sum() < LEAST:
+            why = f"{known.sum()} of its {len(known)} items are known to all; {LEAST} are needed"
+            raise DataError(why, items.name)
+        for group, kept in _groups(each, known).items():
+            facts: Record = {"evaluation": items.name, "kind": items.kind}
+            if each.grounded is not None:
+                facts["group"] = group
+            counts = {"items": int(kept.sum()), "left_out": int((~known).sum())}
+            runs = {name: predicted[:, kept] for name, predicted in asked.items()}
+            first = next(iter(rows))
+            for name, values in _statistics(items, kept, runs, first, samples, seed).items():
+                records.append({**facts, "encoder": name, **counts, **values})
+    holm([record["difference"] for record in records if "difference" in record])
+    return records
+
+
+def _groups(measured: Measured, known: Array) -> dict[str, Array]:
+    groups = {"all": known}
+    if (seen := measured.grounded) is not None:
+        groups |= {"grounded": known & seen, "other": known & ~seen}
+    return {name: kept for name, kept in groups.items() if kept.sum() >= LEAST}
+
+
+def _statistics(
+    items: GoldItems,
+    kept: Array,
+    predictions: Mapping[str, Array],
+    first: str,
+    samples: int,
+    seed: int,
+) -> dict[str, Record]:
+    """Return the statistic of each row of (R, N) predictions, from the same samples of items."""
+    runs = np.concatenate([*predictions.values()])
+    statistic = METRICS[items.statistic]
+    scores = bootstrap(statistic, items.gold[kept], list(runs), samples=samples, seed=seed)
+    cuts = np.cumsum([len(own) for own in predictions.values()])[:-1]
+    parts = dict(zip(predictions, np.split(scores, cuts, axis=1), strict=True))
+    found = dict[str, Record]()
+    for name, own in parts.items():
+        means = own.mean(-1)
+        low, high = ends(means[1:])
+        found[name] = {"statistic": items.statistic, "value": float(means[0])}
+        found[name] |= {"low": low, "high": high}
+        if own.shape[1] > 1:
+            found[name]["runs"] = own[0].tolist()
+        if name != first and first in parts:
+            gain = paired_difference(parts[first], own, seed=seed)
+            keys = ("value", "low", "high", "p")
+            found[name]["difference"] = {key: getattr(gain, key) for key in keys}
+    return found
+
+
+def left_out(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
+    """Return remarks on the encoders that an evaluation could not ask."""
+    found = list[str]()
+    for each in measured:
+        pairs = zip(names, each.predictions, strict=True)
+        unable = [name for name, own in pairs if own is None]
+        if unable:
+            found.append(f"{each.items.name} was not asked of {', '.join(unable)}")
+    return found

@@ -1,0 +1,73 @@
+"""The protocol of an evaluation, and its items with the predictions of each encoder.
+
+Axes: N items, U units that encoders are asked for (words, sentences), E encoders.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vgtools.io.arrays import Array
+from vgtools.measures.subject import Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldItems:
+    """Items with the values that are to be predicted."""
+
+    name: str  # name of their file
+    kind: str  # a plural such as word pairs
+    statistic: str  # in METRICS of vgtools.tasks.metrics
+    keys: Sequence[str]  # N, each once
+    gold: Array  # (N,) float64, numbers, or places in `labels`
+    labels: Sequence[str] = ()  # names of classes
+
+
+class Measure(ABC):
+    """An evaluation that a file describes.
+
+    A module has a function that opens its kind of file; `open_evaluation` of `run.py` calls it.
+    """
+
+    items: GoldItems
+    words: Sequence[Sequence[str]] = ()  # the words of each item, in lower case
+
+    @abstractmethod
+    def ask(self, subject: Subject) -> Array | None:
+        """Return the answers of a subject: (U, …), NaN for a unit that it does not know.
+
+        None if it cannot be asked: word vectors have no masked words. A subject can be asked for
+        `words` only, and for any sentence.
+        """
+
+    @abstractmethod
+    def predict(self, answers: Array, known: Array) -> Array:
+        """Return the prediction of each item: (N,) float64, NaN where a unit of it is not known.
+
+        Args:
+            answers: (U, …) of one subject.
+            known: (U,) bool, the units that all subjects know: no other may have an influence.
+        """
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Items with the predictions of every encoder."""
+
+    items: GoldItems
+    # E of (N,) float64: NaN for an unknown item; None: the encoder was not asked.
+    predictions: Sequence[Array | None]
+    grounded: Array | None = None  # (N,) bool, items whose words are all visually grounded
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """Return names with a number after those that came before: `a`, `b`, `a (2)`."""
+    count = Counter[str]()
+    found = list[str]()
+    for name in names:
+        count[name] += 1
+        found.append(f"{name} ({count[name]})" if count[name] > 1 else name)
+    return found

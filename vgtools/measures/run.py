@@ -1,0 +1,100 @@
+"""Ask encoders, one after another, for all that evaluations need.
+
+Axes: U units of an evaluation.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit, file_errors
+from vgtools.measures.evaluation import Measure, Measured
+from vgtools.measures.pairs import read_pairs
+from vgtools.measures.subject import Reading, Subject
+
+
+def open_evaluations(paths: Sequence[str]) -> list[Measure]:
+    """Open the files of --on.
+
+    Raises:
+        DataError: a file cannot be read, holds no evaluation (65), or two have one name (usage).
+    """
+    names = [os.path.basename(path) for path in paths]
+    for path, name in zip(paths, names, strict=True):
+        if names.count(name) > 1:
+            why = f"two files are called {name}, the name of an evaluation; rename one"
+            raise DataError(why, path, code=Exit.USAGE)
+    return [open_evaluation(path) for path in paths]
+
+
+def open_evaluation(path: str) -> Measure:
+    """Open the evaluation that a file holds."""
+    return read_pairs(path)
+
+
+def words_of(evaluations: Sequence[Measure]) -> list[str]:
+    """Return all words that evaluations are about, each once."""
+    return sorted({w for each in evaluations for item in each.words for w in item})
+
+
+def measure(
+    evaluations: Sequence[Measure],
+    refs: Sequence[str],
+    reading: Reading,
+    grounded: frozenset[str] | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> tuple[list[Measured], list[str]]:
+    """Return the items of evaluations with the predictions of encoders, and their fingerprints.
+
+    One encoder is in memory at a time, and the vectors of the others are in a temporary file: the
+    words that all encoders know are certain only after the last.
+
+    Args:
+        evaluations: as `open_evaluations` returns them.
+        refs: encoders or word vectors.
+        reading: how they are read.
+        grounded: words that are visually grounded.
+        advance: called after each encoder with 1.
+
+    Raises:
+        DataError: an encoder cannot be opened, or no space is left for the vectors.
+    """
+    answers = [list[Array | None]() for _ in evaluations]
+    prints = list[str]()
+    for ref in refs:
+        subject = Subject(ref, reading)
+        prints.append(subject.fingerprint)
+        for evaluation, found in zip(evaluations, answers, strict=True):
+            answer = evaluation.ask(subject)
+            found.append(None if answer is None else _spooled(answer))
+        advance(1)
+    measured = [_predicted(*pair, grounded) for pair in zip(evaluations, answers, strict=True)]
+    return measured, prints
+
+
+def _predicted(
+    evaluation: Measure, answers: Sequence[Array | None], grounded: frozenset[str] | None
+) -> Measured:
+    asked = [np.isfinite(a.reshape(len(a), -1)).all(1) for a in answers if a is not None]
+    known = np.logical_and.reduce(asked)
+    predictions = [None if a is None else evaluation.predict(a, known) for a in answers]
+    seen = None
+    if grounded is not None and evaluation.words:
+        seen = np.array([all(word in grounded for word in item) for item in evaluation.words])
+    return Measured(evaluation.items, predictions, seen)
+
+
+def _spooled(array: Array) -> Array:
+    """Return an array as a memory map of a temporary file, which nobody else sees."""
+    if not array.size:
+        return array
+    with file_errors(tempfile.gettempdir(), reading=False), tempfile.TemporaryFile() as file:
+        np.ascontiguousarray(array).tofile(file)
+        file.flush()
+        found: Array = np.memmap(file, array.dtype, "r", shape=array.shape)
+    return found
