@@ -334,7 +334,7 @@ def correct(records: Sequence[Record]) -> None:
 
 
 def holm(differences: Sequence[Record]) -> None:
-    """Correct the p-values of differences for their number, as `correct` does those of records."""
+    """Correct the p-values of differences for their number, as `correct` does for records."""
     differences = [difference for difference in differences if difference["p"] is not None]
     highest = 0.0
     for number, difference in enumerate(sorted(differences, key=lambda found: found["p"])):

@@ -291,7 +291,7 @@ def bootstrap(
 
 
 def paired_difference(a: Array, b: Array, *, level: float = 0.95, seed: int = 0) -> Difference:
-    """Return how much better the runs of b are than those of a, as `paired_bootstrap` has it.
+    """Return how much better the runs of b are than the runs of a: see `paired_bootstrap`.
 
     Args:
         a: (1 + samples, R) statistics of `bootstrap`.
