@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import re
 import shlex
 import subprocess
@@ -20,14 +21,18 @@ import pytest
 import torch
 import typer
 
+from tests.tiny import official
 from tests.tiny.lm import save_shape, save_tokenizer
+from tests.tiny.translation import tokenizer
 from vgtools import cli
+from vgtools.commands.finetune.flags import ANSWERED
 from vgtools.commands.train_matcher.visual_awareness import BackboneFlags, RetrieverRecipe
 from vgtools.commands.train_matcher.vokenization import MatcherRecipe
 from vgtools.models import masked_lm, seq2seq
 from vgtools.systems.visual_awareness import recipe as retriever
 from vgtools.tasks.kinds import translate
 from vgtools.tasks.table import TASKS, find_task, settings_of
+from vgtools.text.ngrams import VOCABULARY_ABOVE
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -51,28 +56,45 @@ def context_of(call: str) -> Any:
 
 Calls = Mapping[str, str]  # of `vg`, without the word, by the name of the output
 Make = Callable[..., Calls]
+Recipes = Callable[..., list[str]]  # the parts of shell lines
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """Return a function from an example, its targets and variables to the calls of make.
+def recipes(tmp_path: Path) -> Recipes:
+    """Return a function from an example, its targets and variables to what make would run.
 
     @ in a variable is a file that exists.
     """
     (tmp_path / "x").touch()
 
-    def calls(example: str, *targets: str, **given: str) -> Calls:
+    def parts(example: str, *targets: str, **given: str) -> list[str]:
         command = ["make", "-n", "-f", str(EXAMPLES / example / "Makefile"), "VG=vg", *targets]
         file = str(tmp_path / "x")
         command += [f"{name}={value.replace('@', file)}" for name, value in given.items()]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
         assert done.returncode == 0, done.stderr
         lines = done.stdout.replace("\\\n", " ").splitlines()
-        parts = [part.strip() for line in lines for part in re.split(r"[|;>]|&&|\bdo\b", line)]
+        return [part.strip() for line in lines for part in re.split(r"[|;>]|&&|\bdo\b", line)]
+
+    return parts
+
+
+@pytest.fixture
+def make(recipes: Recipes) -> Make:
+    """Return a function from an example, its targets and variables to the calls of make."""
+
+    def calls(example: str, *targets: str, **given: str) -> Calls:
+        parts = recipes(example, *targets, **given)
         found = [re.match(r"vg (.* (?:-o|--noise) (\S+).*)", part) for part in parts]
         return {call[2]: call[1] for call in found if call}
 
     return calls
+
+
+def only(parts: list[str], start: str) -> str:
+    """Return the one part that starts with a word."""
+    (found,) = {part for part in parts if part.startswith(start)}
+    return found
 
 
 def check(call: str, **expected: Any) -> None:
@@ -199,6 +221,23 @@ def test_texts_of_table_4_are_learned_for_equally_long(make: Make) -> None:
         check(calls[f"t/lm/bert6-{row}"], shape="bert-small", epochs=40, steps=None)
 
 
+def test_the_lines_of_wikipedia_that_are_held_out(recipes: Recipes) -> None:
+    parts = recipes("vokenization", "wiki", WIKI_DUMP="@")
+    assert " -v held=5000 " in only(parts, "awk")  # code: each of validation and test
+
+
+def test_what_counts_as_grounded(recipes: Recipes) -> None:
+    """Section 2.2: more than 100 occurrences in MS COCO; XDBERT's figure 4 follows it."""
+    parts = recipes("vokenization", "table1", "gain", **VOKENIZATION)
+    check(only(parts, "vg stats").removeprefix("vg "), grounded_above=100, stop_words=None)
+    check(only(parts, "vg compare t/ft/bert6-mlm ").removeprefix("vg "), grounded_above=100)
+    assert VOCABULARY_ABOVE == 5  # footnote 4
+    given = {"SCALE": "paper", "OUT": "o", "TEXT": "@", "GLUE": "g", "CAPTIONS": "@"}
+    parts = recipes("xdbert", "appendix-d", **given)
+    call = only(parts, "vg compare examples").removeprefix("vg ")
+    check(call, grounded_above=100, examples=3)  # appendix D: three of each type
+
+
 def test_the_optimiser_of_pretraining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Mapping[str, Any]] = []
     adam = torch.optim.AdamW
@@ -318,6 +357,18 @@ def test_tasks_of_visualbert(make: Make) -> None:
         check(call, boxes=boxes)
 
 
+def test_the_probe_of_visualbert(make: Make) -> None:
+    call = make("visualbert", "paper", **VISUALBERT_FILES)["paper/probe"]
+    check(call, relations="10", split="val")  # table 2; section 3.1: of the validation set
+
+
+def test_the_answers_of_vqa(make: Make) -> None:
+    call = make("visualbert", "vqa", **VISUALBERT_FILES)["paper/tasks/visualbert/vqa"]
+    # Appendix B.1: the 3,129 most frequent; code: those are the answers of 9 questions or more.
+    check(call, answers=None)
+    assert ANSWERED == 9
+
+
 def test_numbers_of_regions_of_footnote_4(make: Make) -> None:
     calls = make("visualbert", "boxes", **VISUALBERT_FILES)
     for count in (9, 18, 36, 72, 144):
@@ -327,6 +378,7 @@ def test_numbers_of_regions_of_footnote_4(make: Make) -> None:
 
 # --------------------------------------------------------------------------------------- grounding
 
+SPLITS = ("train", "dev", "test")
 BANKS = ("COCO", "CC", "SBU", "WIKI_BC", "IMAGENET", "FASTTEXT", "LXMERT")
 STRATEGIES = {
     # Table 2: strategy, K, clusters, regions. Section 3.3: K = 16, 8 clusters.
@@ -374,8 +426,39 @@ def test_pretraining_of_grounding(make: Make) -> None:
         )
     images = calls["paper/bank.npy"]
     check(images, backbone="tf_efficientnet_b1.ns_jft_in1k", pooling="max")  # section 3.3
-    check(calls["paper/synsets.jsonl"], least=10)  # section 2.4.2: with at least 10 images
+    # Section 3.2: synsets with at least 10 images, drawn where there are more.
+    check(calls["paper/synsets.jsonl"], least=10, most=10)
     check(calls["paper/keyword.jsonl"], keywords=8)  # Zhang et al. 2020, code
+
+
+def test_the_texts_of_grounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    official.wikipedia(tmp_path / "dump.xml.bz2")
+    official.page_views(tmp_path / "views")
+    call = [
+        "prepare",
+        "wikipedia",
+        "dump.xml.bz2",
+        "--pages",
+        "--page-views",
+        "views",
+        "-o",
+        "p.txt",
+    ]
+    assert cli.run(call) == 0
+    made = json.loads((tmp_path / "p.json").read_text())
+    assert made["config"]["least_views"] == 20  # section 3.1
+    (tmp_path / "texts.txt").write_text("".join(f"{number}\n" for number in range(100)))
+    command = ["make", "-s", "-f", str(EXAMPLES / "grounding" / "Makefile"), "VG=false"]
+    subprocess.run([*command, "paper/wiki.train.txt", "WIKI_BC=texts.txt"], check=True)
+    sizes = {name: len(Path(f"paper/wiki.{name}.txt").read_text().split()) for name in SPLITS}
+    assert sizes == {"train": 90, "dev": 5, "test": 5}  # section 3.1, in percent
+
+
+def test_figure_4_of_grounding(make: Make) -> None:
+    calls = make("grounding", "fig4", **dict.fromkeys(BANKS, "@"))
+    check(calls["paper/fig4.scene.jsonl"], k=4)  # caption of figure 4
+    check(calls["paper/fig4.object.jsonl"], k=4, clusters=2)
 
 
 def test_numbers_of_images_that_grounding_tries(make: Make) -> None:
@@ -487,6 +570,8 @@ def test_translation_of_visual_awareness(make: Make) -> None:
     size = seq2seq.SHAPES["transformer-base"]  # section 4.2
     assert (size["layers"], size["width"], size["inner"], size["heads"]) == (6, 512, 2048, 8)
     assert translate.SMOOTHING == 0.1  # section 4.2
+    config = seq2seq.new_seq2seq("transformer-base", tokenizer()).config
+    assert (config.dropout, config.attention_dropout) == (0.1, 0.1)  # section 4.2
 
 
 # ------------------------------------------------------------------------------------------ xdbert

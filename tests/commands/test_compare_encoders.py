@@ -94,3 +94,19 @@ def test_rows_of_a_paper_alone(here: Path, capfd: Any) -> None:
     for args in ([], ["--reported", "7", "--median"]):
         assert run(["compare", *args]) == Exit.USAGE
         assert "name a run of vg finetune" in capfd.readouterr().err
+
+
+def test_rows_of_a_table_without_scores_alone(here: Path, capfd: Any) -> None:
+    assert run(["compare", "--reported", "vokenization:1", "--table"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[2].startswith("| MS COCO | 7,000,000 | 600,000 | 9,000 | 11.8 | 0.15 |")
+    assert lines[-1] == "Reported in the paper."
+    assert run(["compare", "--reported", "grounding:2", "--table"]) == 0
+    assert "| Transferred i2t | 0/1 | Wiki-BC 30.0, COCO 4.6 |" in capfd.readouterr().out
+    assert [row["head"] for row in records(capfd, "--reported", "visualbert:2")][:2] == [
+        None,
+        "10-1",
+    ]
+    for table in ("grounding:1", "grounding:4", "xdbert:2", "xdbert:4", "xdbert:6"):
+        assert records(capfd, "--reported", table)[0]["source"].endswith(f"Table {table[-1]}")
+    assert run(["compare", "--reported", "xdbert:9"]) == Exit.USAGE

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples.calls import application
+from tests.examples.make import phony
 from tests.tiny.finetune import save_two
 from vgtools.io.errors import DataError, Exit
 from vgtools.reports.tables import (
+    _PAPERS,
     Table,
     corpora_table,
     corpus_name,
@@ -210,3 +213,27 @@ def test_an_error_is_printed_with_its_decimals(capsys: pytest.CaptureFixture[str
         "READ, 1 seed   score  the mean",
         "rmse           0.612     1.020",
     ]
+
+
+@pytest.mark.parametrize("paper", sorted(_PAPERS))
+def test_a_table_of_another_kind_names_what_prints_ours(paper: str) -> None:
+    """It names a command that there is, with its flags, and a target of the paper's example."""
+    targets = phony(paper, "paper")
+    for what, made in _PAPERS[paper].TABLES.items():
+        for number, ours in made.items():
+            name = f"{paper}:{number}"
+            assert reported(name, what)
+            if what == "scores":
+                continue
+            call, _, target = ours.partition(", or make ")
+            assert target in targets
+            command, words = application(), call.split()[1:]
+            while inner := getattr(command, "commands", {}):  # the first is meant for none
+                command = inner[words.pop(0) if words[0] in inner else next(iter(inner))]
+            flags = {flag for parameter in command.params for flag in parameter.opts}
+            assert {word for word in words if word.startswith("--")} <= flags
+            if number not in _PAPERS[paper].TABLES["scores"]:
+                with pytest.raises(DataError, match="known are vokenization:2") as caught:
+                    reported(name)
+                assert f"{name} holds {what.replace('_', ' ')}: " in str(caught.value)
+                assert f"compare with it by {ours}; " in str(caught.value)

@@ -124,10 +124,10 @@ def perplexity(
     refuse_if(several, "TEXT", "is read once per model, and a pipe only once; write a file first")
     from vgtools.io.output import Output
     from vgtools.models.references import pick_device
-    from vgtools.reports.tables import markdown, perplexity_table, reported_perplexities
+    from vgtools.reports import tables
     from vgtools.systems.grounding.scoring import Comparison, Offer
 
-    known_values = reported_perplexities(reported) if reported else []
+    known_values = tables.reported(reported, "perplexities") if reported else []
 
     offer = Offer(
         shown.pictures or [],
@@ -150,7 +150,7 @@ def perplexity(
             comparison.add(ref)
         records = [*comparison.records(samples, seed), *known_values]
         if table:
-            sys.stdout.buffer.write(markdown(perplexity_table(records)).encode())
+            sys.stdout.buffer.write(tables.markdown(tables.perplexity_table(records)).encode())
         else:
             sys.stdout.buffer.writelines(map(dumps, records))
         sys.stdout.buffer.flush()

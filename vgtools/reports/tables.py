@@ -108,45 +108,63 @@ def show(
             out.write(dumps(record))
 
 
-def reported(name: str) -> list[dict[str, Any]]:
-    """Return the scores of a table of a paper, `vokenization:2`; a bare `2` is vokenization's.
-
-    Raises:
-        DataError: there is no such paper or table (usage).
-    """
-    return reported_rows(name, "scores")
-
-
-def reported_perplexities(name: str) -> list[dict[str, Any]]:
-    """Return the rows of a table of perplexities of a paper, `grounding:2`.
-
-    Raises:
-        DataError: there is no such paper or table (usage).
-    """
-    return reported_rows(name, "perplexities")
-
-
-def reported_rows(name: str, what: str) -> list[dict[str, Any]]:
+def reported(name: str, contents: str = "scores") -> list[dict[str, Any]]:
     """Return the rows of a table of a paper, `xdbert:2`; a bare `2` is of the first paper that has
     such tables.
 
     Args:
         name: name of the paper, and the number of the table or figure.
-        what: name of a function of the papers' `reported` modules: scores, perplexities, pwcca,
-            sizes or examples.
+        contents: kind of its rows, a key of `TABLES` in the papers' `reported` modules.
 
     Raises:
         DataError: there is no such paper or table (usage).
     """
     paper, _, table = name.rpartition(":")
-    tables = {p: getattr(module, what.upper(), ()) for p, module in _PAPERS.items()}
-    numbers = {p: tuple(map(str, found)) for p, found in tables.items() if found}
+    numbers = {
+        p: tuple(map(str, m.TABLES[contents])) for p, m in _PAPERS.items() if contents in m.TABLES
+    }
     paper = paper or next(iter(numbers))
     if table not in numbers.get(paper, ()):
         known = "; ".join(f"{p}:{', '.join(found)}" for p, found in numbers.items())
-        raise DataError(f"no table {name!r} of {what}; known are {known}", code=Exit.USAGE)
-    rows: list[dict[str, Any]] = getattr(_PAPERS[paper], what)(int(table))
+        problem = f"no table {name!r} of {contents}; known are {known}"
+        for other, ours in _holdings(name).items():
+            problem += f". {name} holds {other.replace('_', ' ')}: compare with it by {ours}; "
+            problem += f"vg compare --reported {name}, without a RUN, prints it"
+        raise DataError(problem, code=Exit.USAGE)
+    rows: list[dict[str, Any]] = getattr(_PAPERS[paper], contents)(int(table))
     return rows
+
+
+def reported_alone(name: str) -> tuple[list[dict[str, Any]], Table]:
+    """Return the rows of a table of a paper, whatever its contents, and how they are shown.
+
+    Raises:
+        DataError: there is no such paper or table (usage).
+    """
+    rows = reported(name, next(iter(_holdings(name)), "scores"))
+    if "tasks" in rows[0]:
+        return rows, score_table(rows)
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    keys = [key for key in keys if key not in ("source", "kind")]
+    cells = [[_printed(row.get(key)) for key in keys] for row in rows]
+    return rows, Table([key.replace("_", " ") for key in keys], cells, _sources(rows))
+
+
+def _holdings(name: str) -> dict[str, str]:
+    """Return the contents of a paper's tables of a number, each with the command that compares."""
+    paper, _, table = name.rpartition(":")
+    tables = _PAPERS[paper or next(iter(_PAPERS))].TABLES if paper in ("", *_PAPERS) else {}
+    number = int(table) if table.isdecimal() else 0
+    return {contents: made[number] for contents, made in tables.items() if number in made}
+
+
+def _printed(value: Any) -> str:
+    """Return a value of a paper's row as a cell."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {number}" for key, number in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "–" if value is None else value if isinstance(value, str) else f"{value:,.9g}"
 
 
 # ------------------------------------------------------------------------------------------- scores
@@ -317,7 +335,7 @@ def perplexity_table(records: Sequence[Record]) -> Table:
     """Return perplexities with their intervals, and the differences from the first record.
 
     Args:
-        records: records of `vg perplexity`, and of `reported_perplexities`.
+        records: records of `vg perplexity`, and of `reported`.
     """
     rows = list[list[str]]()
     for record in records:

@@ -35,7 +35,7 @@ def test_table_3_names_its_source() -> None:
 
 
 def test_tasks_have_the_classes_of_table_4() -> None:
-    for row in reported.sizes():
+    for row in reported.task_sizes():
         assert len(find_task(row["task"]).labels) == (row["labels"] or 0), row["task"]
 
 

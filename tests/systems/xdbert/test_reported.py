@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vgtools.io.errors import DataError
-from vgtools.reports.tables import reported, reported_rows, score_table
+from vgtools.reports.tables import reported, score_table
 from vgtools.systems.vokenization import reported as vokenization
 from vgtools.systems.xdbert import reported as own
 
@@ -64,16 +64,16 @@ def test_rows_shrink_to_what_is_printed() -> None:
 
 
 def test_other_tables_have_names() -> None:
-    assert [row["pwcca"] for row in reported_rows("xdbert:2", "pwcca")] == [
+    assert [row["pwcca"] for row in reported("xdbert:2", "pwcca")] == [
         0.5498,
         0.4980,
         0.4645,
         0.3569,
     ]
-    assert reported_rows("2", "pwcca") == own.pwcca(2)
-    sizes = {row["model"]: row for row in reported_rows("xdbert:6", "sizes")}
+    assert reported("2", "pwcca") == own.pwcca(2)
+    sizes = {row["model"]: row for row in reported("xdbert:6", "sizes")}
     assert sizes["XELECTRA-l"]["parameters"] == 442_671_617
-    assert reported_rows("xdbert:4", "sizes")[2]["max_length"] == 77
-    assert [row["task"] for row in reported_rows("xdbert:4", "examples")] == ["rte", "mrpc", "cola"]
+    assert reported("xdbert:4", "sizes")[2]["max_length"] == 77
+    assert [row["task"] for row in reported("xdbert:4", "examples")] == ["rte", "mrpc", "cola"]
     with pytest.raises(DataError, match="no table 'xdbert:9' of sizes; known are xdbert:4, 6"):
-        reported_rows("xdbert:9", "sizes")
+        reported("xdbert:9", "sizes")

@@ -77,12 +77,12 @@ def words(
 
         vg compare words google-bert/bert-base-uncased openai/clip-vit-base-patch32 --reported 2
     """
-    from vgtools.reports.tables import pwcca_table, reported_rows, show
+    from vgtools.reports import tables
     from vgtools.systems.xdbert import vocabularies
 
-    more = reported_rows(reported, "pwcca") if reported else []
+    more = tables.reported(reported, "pwcca") if reported else []
     records = [*vocabularies.compare_words(refs, words, seed, offline=offline), *more]
-    show(records, [pwcca_table(records)], table)
+    tables.show(records, [tables.pwcca_table(records)], table)
 
 
 @flags
@@ -102,12 +102,12 @@ def sizes(
 
         vg compare sizes bert-base.json clip.json --cross-layers 2 --reported xdbert:6
     """
-    from vgtools.reports.tables import reported_rows, show, sizes_table
+    from vgtools.reports import tables
     from vgtools.systems.xdbert.parameters import describe_all
 
-    more = reported_rows(reported, "sizes") if reported else []
+    more = tables.reported(reported, "sizes") if reported else []
     records = [*describe_all(refs, cross_layers, offline=offline), *more]
     joined = any(record["type"] == "xdbert" for record in records if "source" not in record)
     why = "needs a CLIP and a language encoder to join"
     refuse_if(cross_layers is not None and not joined, "--cross-layers", why)
-    show(records, [sizes_table(records)], table)
+    tables.show(records, [tables.sizes_table(records)], table)

@@ -57,7 +57,7 @@ def examples(
     """
     from vgtools.analysis.grounded_words import GroundedWords
     from vgtools.reports import by_example as page
-    from vgtools.reports.tables import reported_rows, show
+    from vgtools.reports import tables
     from vgtools.tasks import compare as c
     from vgtools.tasks.by_example import read_answers
 
@@ -74,11 +74,11 @@ def examples(
     words = None if known is None else GroundedWords(*known)
     tasks = list(read_answers(first, second, words, ground.files()))
     records = [task.record(samples, seed) for task in tasks]
-    records += reported_rows(reported, "examples") if reported else []
+    records += tables.reported(reported, "examples") if reported else []
     found: list[dict[str, Any]] = []
     if words is not None:
         found += [row for task in tasks for row in task.examples(examples, words)]
-    tables = [page.examples_table(records)]
-    show([*records, *found], tables, table, page.examples_text(found))
+    shown = [page.examples_table(records)]
+    tables.show([*records, *found], shown, table, page.examples_text(found))
     if target is not None:
         write_page(target, page.ratio_figure(tasks, records).render(target.suffix))

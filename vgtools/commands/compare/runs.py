@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from vgtools.commands.compare.flags import GroundedTasks, Split
 from vgtools.commands.options import (
@@ -59,7 +59,7 @@ def runs(
         Value(
             "[PAPER:]N",
             "Add the rows of a paper's table N, marked as reported: grounding:3, xdbert:1, or 2 "
-            "for vokenization:2; without a RUN they are alone.",
+            "for vokenization:2; without a RUN alone, also of a table that has no scores.",
         ),
     ] = None,
     table: Table = False,
@@ -101,17 +101,22 @@ def runs(
     names = names or []
     lone = not names and (reported is None or scores != Scores() or ground.grounding)
     refuse_if(lone, "RUN", "name a run of vg finetune; only --reported has rows of its own")
+    if reported and not names:
+        records, alone = tables.reported_alone(reported)
+        tables.show(records, [alone], table)
+        return
     only = [find_task(name).name for name in task or ()]
-    rows = c.read_rows(names, scores.baseline, split, only) if names else []
+    reported_rows = tables.reported(reported) if reported else []
+    rows = c.read_rows(names, scores.baseline, split, only)
     for row in rows:
         for folder in row.left_out:
             note("compare", f"{folder} has no finished run, skipped", quiet)
     inputs = [*names, ground.grounding or ""]
     target = None if ground.plot is None else page_path(ground.plot, inputs)
     ratios = _ratios(rows, ground, offline)
-    records: list[dict[str, Any]] = []
+    records = []
     with Progress("compare", "models", len(rows), quiet) as bar:
-        for record in c.compare(rows, samples=samples, seed=seed) if rows else ():
+        for record in c.compare(rows, samples=samples, seed=seed):
             records.append(record)
             bar.advance(1)
     if scores.holm:
@@ -119,8 +124,7 @@ def runs(
     gains = list(c.gains(records, ratios))
     if scores.majority:
         records.append(c.majority_row(rows, records[0]))
-    if reported:
-        records += tables.reported(reported)
+    records += reported_rows
     median = "median" if scores.median else "mean"
     shown = [tables.score_table(records, median, bold=table)]
     if gains:

@@ -20,5 +20,5 @@ SECTIONS = {
     "table 1": ("reported.perplexities",),
     "table 2": ("reported.perplexities",),
     "table 3": ("association.Keywords", "keys.keywords", "reported.scores"),
-    "table 4": ("reported.sizes",),
+    "table 4": ("reported.task_sizes",),
 }

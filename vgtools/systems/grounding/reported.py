@@ -52,8 +52,15 @@ _SIZES = {
     "vua": ("16k", "1.7k", "5.9k", 2),
 }
 
-SCORES = (3,)  # numbers of the tables of scores
-PERPLEXITIES = (1, 2)
+# Numbers of tables by their contents, the name of a function here that returns the rows; each with
+# the command that compares with them.
+TABLES = {
+    "scores": {3: "vg compare RUN"},
+    "perplexities": {
+        n: f"vg perplexity TEXT --reported grounding:{n}, or make table{n}" for n in (1, 2)
+    },
+    "task_sizes": {4: "vg finetune TASK DATA --list, or make table4"},
+}
 
 
 def perplexities(table: int) -> list[Record]:
@@ -96,7 +103,7 @@ def scores(table: int) -> list[Record]:
     ]
 
 
-def sizes() -> list[Record]:
+def task_sizes(table: int = 4) -> list[Record]:
     """Return the rows of Table 4: examples and labels of each task, as the paper prints them."""
     return [
         {
@@ -105,7 +112,7 @@ def sizes() -> list[Record]:
             "dev": dev,
             "test": test,
             "labels": labels,
-            "source": _source(4),
+            "source": _source(table),
         }
         for task, (train, dev, test, labels) in _SIZES.items()
     ]

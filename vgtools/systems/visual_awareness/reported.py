@@ -42,7 +42,9 @@ _TABLES: dict[int, tuple[str, dict[str, float]]] = {
     ),
 }
 
-SCORES = tuple(_TABLES)  # numbers of the tables of scores
+# Numbers of tables by their contents, the name of a function here that returns the rows; each with
+# the command that compares with them.
+TABLES = {"scores": dict.fromkeys(_TABLES, "vg compare RUN")}
 
 
 def scores(table: int) -> list[Record]:

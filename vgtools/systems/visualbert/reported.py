@@ -118,7 +118,12 @@ _HEADS: dict[str, tuple[float, float, str | None]] = {
 # fmt: on
 _ENTITIES = (17.33, 50.77)
 
-SCORES = tuple(_SCORES)  # numbers of the tables of scores
+# Numbers of tables by their contents, the name of a function here that returns the rows; each with
+# the command that compares with them.
+TABLES = {
+    "scores": dict.fromkeys(_SCORES, "vg compare RUN"),
+    "heads": {2: "vg probe-attention PHRASES --reported, or make paper"},
+}
 
 
 def scores(table: int) -> list[Record]:
@@ -141,7 +146,7 @@ def scores(table: int) -> list[Record]:
     return records
 
 
-def heads() -> list[Record]:
+def heads(table: int = 2) -> list[Record]:
     """Return the accuracy of heads in the form of `vg probe-attention`, in percent, marked as
     reported.
 
@@ -154,7 +159,7 @@ def heads() -> list[Record]:
     records: list[Record] = [{**entities, "source": _source("section 3.1 and Figure 3")}]
     for relation, (baseline, best, head) in _HEADS.items():
         row = {"of": relation, "baseline": baseline, "accuracy": best, "head": head}
-        records.append({**row, "source": _source("Table 2")})
+        records.append({**row, "source": _source(f"Table {table}")})
     return [{"kind": "reported", **record} for record in records]
 
 

@@ -79,10 +79,15 @@ _SCORES: dict[int, dict[str, tuple[Any, ...]]] = {
     },
 }
 
-SCORES = tuple(_SCORES)  # numbers of the tables of scores
+# Numbers of tables by their contents, the name of a function here that returns the rows; each with
+# the command that compares with them.
+TABLES = {
+    "scores": dict.fromkeys(_SCORES, "vg compare RUN"),
+    "corpora": {1: "vg stats CORPUS --reported, or make table1"},
+}
 
 
-def corpora() -> list[Record]:
+def corpora(_: int = 1) -> list[Record]:
     """Return the rows of Table 1 as records of corpora, marked as reported."""
     return [
         {

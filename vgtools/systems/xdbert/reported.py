@@ -82,10 +82,18 @@ _EXAMPLES: dict[str, Record] = {
     "cola": {"seeds": [5, 5], "percent": 0.9},
 }
 
-SCORES = tuple(_SCORES)  # numbers of the tables of scores
-PWCCA = (2,)
-SIZES = tuple(_SIZES)
-EXAMPLES = (4,)  # a figure
+# Numbers of tables by their contents, the name of a function here that returns the rows; each with
+# the command that compares with them.
+TABLES = {
+    "scores": dict.fromkeys(_SCORES, "vg compare RUN"),
+    "pwcca": {2: "vg compare words VECTORS --reported xdbert:2, or make table2"},
+    "sizes": {
+        n: f"vg compare sizes ENCODER --reported xdbert:{n}, or make table{n}" for n in _SIZES
+    },
+    "examples": {
+        4: "vg compare examples BASELINE RUN --reported xdbert:4, or make figure4"
+    },  # a figure
+}
 
 
 def scores(table: int) -> list[Record]:
