@@ -437,6 +437,8 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "pdtb",
         "vua",
         "task",
+        "norms",
+        "wordnet",
         "vectors",
         "clusters",
         "vokens",

@@ -295,6 +295,11 @@ def _words() -> None:
     pairs = list(pairwise(names))
     judged = (f"{a}\t{b}\t{n % 7}\n" for n, (a, b) in enumerate(pairs))
     Path("judged.tsv").write_text("".join(judged))
+    values = "".join(f'"{name}",{n % 5 / 4}\n' for n, name in enumerate(names))
+    Path("norms.csv").write_text(f"word,mean\n{values}")
+    senses = (f"{name}%1:05:00:: {n:08d} 1 {n}\n" for n, name in enumerate(names))
+    Path("index.sense").write_text("".join(senses))
+    _jsonl(Path("norms.jsonl"), ({"word": name, "value": n % 5} for n, name in enumerate(names)))
     _jsonl(
         Path("scenes.jsonl"),
         ({"image": f"{n % 8}.jpg", "text": f"the {a} and {b}"} for n, (a, b) in enumerate(pairs)),

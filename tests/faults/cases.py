@@ -392,9 +392,9 @@ CASES = (
     ),
     Case(
         "measure",
-        "measure in/words.npy in/encoder --on in/judged.tsv --contexts in/scenes.jsonl"
-        " --samples 100 --device cpu -q -o items.jsonl",
-        ("judged.tsv table", "scenes.jsonl jsonl", *_WORDS, *_ENCODER),
+        "measure in/words.npy in/encoder --on in/judged.tsv --on in/norms.jsonl"
+        " --contexts in/scenes.jsonl --samples 100 --device cpu -q -o items.jsonl",
+        ("judged.tsv table", "norms.jsonl jsonl", "scenes.jsonl jsonl", *_WORDS, *_ENCODER),
         restart=False,
         reader="measure items.jsonl --samples 100",
     ),

@@ -82,6 +82,16 @@ PREPARED = (
         ("sets/glosses.tsv text",),
     ),
     Case(
+        "prepare-norms",
+        "prepare norms in/norms.csv --value mean -o n.jsonl",
+        ("norms.csv text",),
+    ),
+    Case(
+        "prepare-wordnet",
+        "prepare wordnet in/index.sense --least 1 -o n.jsonl",
+        ("index.sense text",),
+    ),
+    Case(
         "prepare-vectors",
         "prepare vectors in/words.vec -o w.npy",
         ("words.vec text",),

@@ -66,7 +66,10 @@ def measure(
     The form of a file of --on decides how it is used:
 
     - pairs of words with people's scores (MEN, SimLex-999, SimVerb-3500, WordSim-353, MTurk-771):
-      Spearman's correlation with the cosines
+      Spearman's correlation with the cosines of their vectors
+    - {"word", "value"} of vg prepare norms: Pearson's correlation of numbers with ridge regression
+      by ten-fold cross-validation; accuracy for classes (vg prepare wordnet), next to "majority"
+    - pairs of sentences (STS-B, SICK): Spearman's correlation with the cosines of mean token states
 
     Vectors are centred. Prints one record per file and encoder: the statistic with its 95 %
     interval, and the difference from the first encoder with interval and p: paired, by bootstrap
@@ -79,7 +82,7 @@ def measure(
 
         vg measure builtin:minilm run.vokens --on MEN.txt --on simlex.txt --contexts wiki.txt
 
-        vg measure builtin:minilm builtin:glove-50d --on MEN.txt -o old.jsonl
+        vg measure builtin:minilm builtin:glove-50d --on norms.jsonl --on sts-dev.tsv -o old.jsonl
 
         vg measure old.jsonl new.jsonl --table
     """

@@ -13,13 +13,11 @@ import numpy as np
 from vgtools.analysis.bootstrap import ends
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.measures.evaluation import GoldItems, Measured
+from vgtools.measures.evaluation import LEAST, GoldItems, Measured
 from vgtools.tasks.compare import holm
 from vgtools.tasks.metrics import METRICS, bootstrap, paired_difference
 
 Record = dict[str, Any]
-
-LEAST = 3  # items that can be ranked in more than one way
 
 
 def compare(
@@ -42,7 +40,8 @@ def compare(
         Records of `evaluation`, `kind`, `encoder`, `items`, `left_out`, `statistic`, `value` with
         its 95 % interval `low` to `high`, and `difference` from the first row with `low`, `high`,
         `p`, and `p_holm`, corrected for the number of all differences. `group` is `all`, `grounded`
-        or `other` where it is known which items are grounded.
+        or `other` where it is known which items are grounded; `majority` is the share of the most
+        frequent class.
 
     Raises:
         DataError: fewer than three items of an evaluation are known to all (65).
@@ -65,6 +64,9 @@ def compare(
             facts: Record = {"evaluation": items.name, "kind": items.kind}
             if each.grounded is not None:
                 facts["group"] = group
+            if items.labels:
+                common = np.bincount(items.gold[kept].astype(int)).max()
+                facts["majority"] = float(common / kept.sum())
             counts = {"items": int(kept.sum()), "left_out": int((~known).sum())}
             runs = {name: predicted[:, kept] for name, predicted in asked.items()}
             first = next(iter(rows))

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from vgtools.io.arrays import Array
 from vgtools.measures.subject import Subject
 
+LEAST = 3  # items that can be ranked in more than one way
+
 
 @dataclass(frozen=True, kw_only=True)
 class GoldItems:

@@ -16,11 +16,10 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.streams import read_lines
-from vgtools.measures.evaluation import GoldItems, Measure, numbered
+from vgtools.measures.evaluation import LEAST, GoldItems, Measure, numbered
 from vgtools.measures.subject import Subject
 
 _SCORES = ("simlex999", "human (mean)", "human", "score", "similarity", "relatedness")
-_LEAST = 3  # pairs that can be ranked in more than one way
 
 
 class WordPairs(Measure):
@@ -64,7 +63,8 @@ def read_pairs(path: str) -> WordPairs:
     """Read pairs of words with scores, in columns between tabs, commas or blanks.
 
     Lines that start with # are left out. A first line without a number has the names of the
-    columns; the score is in the column that is named so (as in SimLex-999), else in the third.
+    columns; the score is in the column that is named so (as in SimLex-999), else in the third, or
+    in the fourth after a part of speech (as in SimVerb-3500).
 
     Raises:
         DataError: it cannot be read (66), a line has no two words and a number, or there are fewer
@@ -81,7 +81,10 @@ def read_pairs(path: str) -> WordPairs:
         if first:
             separator = next((mark for mark in "\t," if mark in text), None)
         cells = [cell.strip() for cell in text.split(separator)]
-        if first and len(cells) > 2 and _number(cells[2]) is None:
+        numbers = [_number(cell) is not None for cell in cells[2:4]]
+        if first and numbers == [False, True]:
+            column = 3
+        elif first and len(cells) > 2 and not numbers[0]:
             names = [cell.lower() for cell in cells]
             column = next((names.index(name) for name in _SCORES if name in names), 2)
             first = False
@@ -93,8 +96,8 @@ def read_pairs(path: str) -> WordPairs:
             raise DataError(why, path, line)
         words.append((cells[0].lower(), cells[1].lower()))
         scores.append(score)
-    if len(words) < _LEAST:
-        why = f"has {len(words)} pairs of words; a ranking needs {_LEAST} or more"
+    if len(words) < LEAST:
+        why = f"has {len(words)} pairs of words; a ranking needs {LEAST} or more"
         raise DataError(why, path)
     return WordPairs(os.path.basename(path), words, np.array(scores))
 

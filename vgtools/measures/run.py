@@ -13,9 +13,19 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit, file_errors
+from vgtools.io.names import refuse_stream
+from vgtools.io.streams import parse_json, read_lines
 from vgtools.measures.evaluation import Measure, Measured
+from vgtools.measures.norms import read_norms
 from vgtools.measures.pairs import read_pairs
+from vgtools.measures.sentences import are_sentences, read_sentence_pairs
 from vgtools.measures.subject import Reading, Subject
+
+# The keys of rows, and the function that opens the evaluation.
+BY_KEYS: dict[tuple[str, ...], Callable[[str], Measure]] = {
+    ("word", "value"): read_norms,
+    ("sentence1", "sentence2", "score"): read_sentence_pairs,
+}
 
 
 def open_evaluations(paths: Sequence[str]) -> list[Measure]:
@@ -33,8 +43,21 @@ def open_evaluations(paths: Sequence[str]) -> list[Measure]:
 
 
 def open_evaluation(path: str) -> Measure:
-    """Open the evaluation that a file holds."""
-    return read_pairs(path)
+    """Open the evaluation that a file holds: the keys of its first row, or its first line, decide.
+
+    Raises:
+        DataError: a pipe (usage); it cannot be read, or has rows of no evaluation (65).
+    """
+    refuse_stream(path)
+    first = next(read_lines(path), "")
+    if not first.startswith("{"):
+        return read_sentence_pairs(path) if are_sentences(first) else read_pairs(path)
+    row = parse_json(first, path, 1)
+    for keys, read in BY_KEYS.items():
+        if row.keys() >= set(keys):
+            return read(path)
+    known = "; ".join(", ".join(keys) for keys in BY_KEYS)
+    raise DataError(f"the row has the keys {', '.join(row)}; expected {known}", path, 1)
 
 
 def words_of(evaluations: Sequence[Measure]) -> list[str]:

@@ -45,6 +45,8 @@ for _name, _command in {
     "pdtb": tasks.pdtb,
     "vua": tasks.vua,
     "task": tasks.task,
+    "norms": words.norms,
+    "wordnet": words.wordnet,
     "vectors": words.vectors,
     "clusters": clusters.clusters,
     "vokens": published.vokens,

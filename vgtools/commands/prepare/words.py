@@ -1,9 +1,9 @@
-"""`vg prepare vectors`, `imagenet`: word vectors, and pictures of nouns."""
+"""`vg prepare norms`, `wordnet`, `vectors`, `imagenet`: words, their values, pictures of nouns."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
 from vgtools.commands.options import (
     Argument,
@@ -11,17 +11,85 @@ from vgtools.commands.options import (
     Count,
     Errors,
     File,
+    Flag,
     Limit,
     Quiet,
     Restart,
     Seed,
     Target,
+    Value,
     note,
     refuse_if,
 )
 from vgtools.commands.prepare.photos import ImagesOut, RowOutputs
 from vgtools.commands.signature import flags
-from vgtools.io.errors import amount
+from vgtools.io.errors import Tally, amount
+
+
+@flags
+def norms(
+    table: Annotated[str, Argument("FILE", "Table with a header, columns between tabs or commas.")],
+    value: Annotated[str, Value("COLUMN", "Its numbers, or its names of classes.", "--value")],
+    target: Target,
+    word: Annotated[
+        str | None, Value("COLUMN", "Its words.", show_default="the first column")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write values of words, or their classes.
+
+    Rows are {"word", "value"}, for vg measure --on. Words are in lower case; if one is duplicate,
+    its first value counts. Norms of concreteness (Brysbaert et al. 2014) are free for research;
+    vg ships no table.
+
+    Examples:
+
+        vg prepare norms Concreteness_ratings_Brysbaert_et_al_BRM.txt --value Conc.M \
+            -o concreteness.jsonl
+
+        vg prepare norms valence.csv --word Word --value V.Mean.Sum | head -3
+    """
+    from vgtools.datasets import norms as source
+    from vgtools.datasets.rows import save
+
+    tally = Tally()
+    rows = source.norms(table, word, value, tally)
+    config = {"command": "norms", "word": word, "value": value}
+    save(rows, target.output, tally, "words", config, [table], target.restart, quiet)
+
+
+@flags
+def wordnet(
+    index: Annotated[str, Argument("FILE", "index.sense of WordNet 3.0 or 3.1")],
+    target: Target,
+    classes: Annotated[
+        Literal["supersense", "pos"],
+        Flag(help="Supersenses (nouns, verbs) or parts of speech."),
+    ] = "supersense",
+    least: Annotated[int, Count("Leave out words with fewer uses in WordNet's tagged texts.")] = 5,
+    share: Annotated[
+        float, Value("SHARE", "Least share of a word's uses in its class.", min=0.5, max=1)
+    ] = 0.8,
+    quiet: Quiet = False,
+) -> None:
+    """Write the WordNet classes of words.
+
+    Rows are {"word", "value"}, for vg measure --on. WordNet's licence permits any use; index.sense
+    is in its archive, in NLTK's copy, and in Debian's wordnet-sense-index.
+
+    Examples:
+
+        vg prepare wordnet dict/index.sense -o supersense.jsonl
+
+        vg prepare wordnet dict/index.sense --classes pos | jq -r .value | sort | uniq -c
+    """
+    from vgtools.datasets import norms as source
+    from vgtools.datasets.rows import save
+
+    tally = Tally()
+    rows = source.wordnet(index, classes, least, share, tally)
+    config = {"command": "wordnet", "classes": classes, "least": least, "share": share}
+    save(rows, target.output, tally, "words", config, [index], target.restart, quiet)
 
 
 @flags

@@ -1,0 +1,79 @@
+"""Tables of norms and WordNet's index of senses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vgtools.datasets.norms import norms, wordnet
+from vgtools.io.errors import DataError, Tally
+
+TAB = "Word\tBigram\tConc.M\nroad\t0\t4.5\nIdea\t0\t1.5\nidea\t0\t2\nnone\t0\t\n"
+COMMA = 'n,"Word","Kind, short"\n1,"road","noun"\n2,"red","adj, colour"\n3,"7","7"\n'
+
+
+def test_columns_between_tabs(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text(TAB)
+    tally = Tally()
+    found = list(norms(str(tmp_path / "x.txt"), None, "Conc.M", tally))
+    assert found == [{"word": "road", "value": 4.5}, {"word": "idea", "value": 1.5}]
+    assert tally.left_out == {"duplicate word": 1, "row without a word or a value": 1}
+
+
+def test_quoted_columns_between_commas_and_classes(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(COMMA)
+    found = list(norms(str(tmp_path / "x.csv"), "Word", "Kind, short", Tally()))
+    assert [row["word"] for row in found] == ["road", "red", "7"]
+    assert [row["value"] for row in found] == ["noun", "adj, colour", "7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "why"),
+    [
+        (TAB, "Conc", r"x\.txt:1: the header has no column 'Conc': Word"),
+        ("", "Conc", r"x\.txt:1: the header has no column"),
+        (TAB + "a\t0\n", "Conc.M", r"x\.txt:6: expected 3 columns, got 2"),
+        (TAB + "a\t0\tx\n", "Conc.M", r"x\.txt:6: 'x' in \"Conc\.M\"; expected a finite number"),
+        (TAB + "a\t0\tnan\n", "Conc.M", r"x\.txt:6: 'nan' in"),
+    ],
+)
+def test_refusals(tmp_path: Path, text: str, value: str, why: str) -> None:
+    (tmp_path / "x.txt").write_text(text)
+    with pytest.raises(DataError, match=why):
+        list(norms(str(tmp_path / "x.txt"), None, value, Tally()))
+
+
+SENSES = """\
+aback%4:02:00:: 00073303 1 4
+ice_cream%1:13:00:: 07614500 1 9
+dog%1:05:00:: 02084071 1 8
+dog%1:18:00:: 10114209 2 1
+dog%2:38:00:: 02001858 1 1
+light%1:19:00:: 11473954 1 5
+light%3:00:00:: 00269989 1 5
+rare%1:05:00:: 00000001 1 1
+"""
+
+
+def test_classes_of_wordnet(tmp_path: Path) -> None:
+    (tmp_path / "index.sense").write_text(SENSES)
+    path = str(tmp_path / "index.sense")
+    tally = Tally()
+    found = list(wordnet(path, "supersense", 4, 0.8, tally))
+    assert found == [{"word": "dog", "value": "noun.animal"}]
+    assert tally.left_out == {
+        "word with other characters than a to z": 1,
+        "word with uses of several classes": 1,
+        "word with fewer than 4 uses": 1,
+        "adjective or adverb": 1,
+    }
+    found = list(wordnet(path, "pos", 4, 0.9, Tally()))
+    assert found == [{"word": "aback", "value": "adv"}, {"word": "dog", "value": "noun"}]
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    for text, why in ((SENSES + "x\n", "index.sense:9: expected a line of"), ("", "is empty")):
+        (tmp_path / "index.sense").write_text(text)
+        with pytest.raises(DataError, match=why):
+            list(wordnet(str(tmp_path / "index.sense"), "pos", 1, 0.5, Tally()))

@@ -1,0 +1,129 @@
+"""Values and classes of words, for `vg measure`: tables of norms, and WordNet's index of senses."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal
+
+from vgtools.datasets.rows import Row
+from vgtools.io.errors import DataError, Tally
+from vgtools.io.streams import read_lines, read_quoted
+
+# Files of WordNet's lexicographers, which are the supersenses, by number.
+_FILES = re.findall(
+    r"\S+",
+    """
+    adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact noun.attribute noun.body
+    noun.cognition noun.communication noun.event noun.feeling noun.food noun.group noun.location
+    noun.motive noun.object noun.person noun.phenomenon noun.plant noun.possession noun.process
+    noun.quantity noun.relation noun.shape noun.state noun.substance noun.time verb.body verb.change
+    verb.cognition verb.communication verb.competition verb.consumption verb.contact verb.creation
+    verb.emotion verb.motion verb.perception verb.possession verb.social verb.stative verb.weather
+    adj.ppl
+    """,
+)
+_SENSE = re.compile(r"(\S+)%[1-5]:(\d\d):\d\d:\S*:\S* \d{8} \d+ (\d+)")
+
+
+def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row]:
+    """Yield `{"word", "value"}` of a table with a header, its columns between tabs or commas.
+
+    Args:
+        path: the table.
+        word: column of the words; None for the first.
+        value: column of the values: classes if the first is not a number.
+        tally: counts rows without a value, and words that came before.
+
+    Raises:
+        DataError: no such column, another number of columns than in the header, or a value that is
+            not a finite number after numbers (65, with the line).
+    """
+    lines = read_lines(path)
+    header = next(lines, "")
+    separator = "\t" if "\t" in header else ","
+    titles = next((cells for _, cells in _cells(iter([header]), path, separator)), [])
+    word = titles[0] if word is None and titles else word
+    for name in (word, value):
+        if name not in titles:
+            raise DataError(f"the header has no column {name!r}: {header:.200}", path, 1)
+    places = titles.index(str(word)), titles.index(value)
+    numbers: bool | None = None
+    seen = set[str]()
+    for line, cells in _cells(lines, path, separator):
+        if len(cells) != len(titles):
+            why = f"expected {len(titles)} columns, got {len(cells)}"
+            raise DataError(why, path, line + 1)
+        name, text = (cells[place].strip() for place in places)
+        name = name.lower()
+        if not (name and text):
+            tally.left_out["row without a word or a value"] += 1
+            continue
+        if name in seen:
+            tally.left_out["duplicate word"] += 1
+            continue
+        seen.add(name)
+        number = _number(text)
+        numbers = number is not None if numbers is None else numbers
+        if numbers and number is None:
+            why = f'{text!r:.60} in "{value}"; expected a finite number'
+            raise DataError(why, path, line + 1)
+        yield {"word": name, "value": number if numbers else text}
+
+
+def _cells(lines: Iterator[str], path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    if separator == ",":
+        return read_quoted(lines, path)
+    return ((number, line.split(separator)) for number, line in enumerate(lines, 1))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def wordnet(
+    path: str, classes: Literal["supersense", "pos"], least: int, share: float, tally: Tally
+) -> Iterator[Row]:
+    """Yield `{"word", "value"}` with the class in which a word is used nearly always.
+
+    Args:
+        path: `index.sense` of WordNet 3, which has the uses of each sense in tagged texts.
+        classes: WordNet's supersenses of nouns and verbs (noun.animal, …), or parts of speech.
+        least: uses that a word must have.
+        share: the least share of its uses that are of the class.
+        tally: counts the other words, for example expressions of several words.
+
+    Raises:
+        DataError: it cannot be read, or a line is not of its form (65).
+
+    Source: Fellbaum 1998; the manual page senseidx(5WN); Ciaramita & Johnson 2003 (supersenses).
+    """
+    uses = dict[str, Counter[str]]()
+    for line, text in enumerate(read_lines(path), 1):
+        match = _SENSE.fullmatch(text)
+        if match is None or int(match[2]) >= len(_FILES):
+            why = f"expected a line of WordNet's index.sense, got {text!r:.80}"
+            raise DataError(why, path, line)
+        name = _FILES[int(match[2])]
+        name = name if classes == "supersense" else name.partition(".")[0]
+        uses.setdefault(match[1], Counter())[name] += int(match[3])
+    if not uses:
+        raise DataError("is empty; expected WordNet's index.sense", path)
+    for word, counts in uses.items():
+        name, most = counts.most_common(1)[0]
+        if not re.fullmatch("[a-z]+", word):
+            tally.left_out["word with other characters than a to z"] += 1
+        elif counts.total() < least:
+            tally.left_out[f"word with fewer than {least} uses"] += 1
+        elif most < share * counts.total():
+            tally.left_out["word with uses of several classes"] += 1
+        elif classes == "supersense" and name[0] == "a":
+            tally.left_out["adjective or adverb"] += 1
+        else:
+            yield {"word": word, "value": name}
