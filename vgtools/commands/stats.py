@@ -20,6 +20,7 @@ from vgtools.commands.options import (
     Quiet,
     Value,
     help_at_terminal,
+    is_given,
     note,
     open_vocabulary,
     refuse_if,
@@ -35,6 +36,19 @@ from vgtools.io.streams import TextStats
 if TYPE_CHECKING:
     from vgtools.analysis.corpora import CorpusStats
     from vgtools.reports.tables import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelVectorFlags:
+    """Words as the labels of their tokens."""
+
+    vectors: str | None = value(
+        None,
+        "With one --vokens: also write words as vectors of their tokens' vokens, for vg measure.",
+        metavar="X.npy",
+    )
+    least: int = count(1, "With --vectors: leave out words with fewer tokens.")
+
 
 _Show = Callable[[Sequence[dict[str, Any]]], "Table"]
 
@@ -77,6 +91,7 @@ def stats(
     context: typer.Context,
     grounding: GroundedTypeFlags,
     layout: Layout,
+    label_vectors: LabelVectorFlags,
     corpora: Annotated[
         list[str] | None,
         Argument(
@@ -130,7 +145,9 @@ def stats(
     with --tokenizer that is also bounded.
 
     With --vokens: distinct and effective number of images (e to the entropy), and the images a
-    token type got.
+    token type got. --vectors X.npy measures in seconds how much vokens alone show of words: row i
+    is word i of X.ids by its positive pointwise mutual information with each voken, max(0, log(n(w,
+    v) n / (n(w) n(v)))). vg measure and vg compare words read it as word vectors.
 
     Examples:
 
@@ -139,6 +156,8 @@ def stats(
         vg stats --captions captions.jsonl --grounded-types | jq -r .type
 
         vg vokenize wiki.txt --index vg.faiss | vg stats --vokens -
+
+        vg stats --vokens v.jsonl --vectors v.npy && vg measure v.npy --on simlex.txt
     """
     names = list(corpora or [])
     voken_files = list(vokens or [])
@@ -146,6 +165,7 @@ def stats(
         names = ["-"]
         help_at_terminal(context, *names)
     _check(names, voken_files, reference, grounding, layout)
+    _check_vectors(context, voken_files, label_vectors)
     from vgtools.analysis import corpora as s
     from vgtools.reports import tables
     from vgtools.text.tokens import load_stop_words
@@ -175,6 +195,8 @@ def stats(
         rows = _rows(counts, names, grounding.grounded_types, layout.reported)
         form = tables.types_table if grounding.grounded_types else tables.corpora_table
         printed = _print([(form, rows), (tables.diversity_table, diversity)], layout.table)
+        if label_vectors.vectors is not None:
+            _write_vectors(voken_files[0], label_vectors, memory << 20, limit, bar, quiet)
     if layout.table:
         open_stream("-").write(tables.markdown(tables.corpora_table(printed)).encode())
     if target is not None:
@@ -211,6 +233,27 @@ def _check(
     refuse_if(unused, None, why)
     why = "is the table of corpora; ask for --vokens by itself"
     refuse_if(layout.table and vokens, "--table", why)
+
+
+def _check_vectors(context: typer.Context, vokens: Sequence[str], by: LabelVectorFlags) -> None:
+    """Refuse flags of word vectors that do not go together."""
+    if by.vectors is None:
+        refuse_if(is_given(context, "least"), "--least", "belongs to --vectors")
+        return
+    refuse_if(len(vokens) != 1, "--vectors", "needs one --vokens")
+    refuse_if(vokens[0] == "-", "--vokens", "is read twice with --vectors; name a file")
+    refuse_if(not by.vectors.endswith(".npy"), "--vectors", f"must end in .npy, got {by.vectors!r}")
+
+
+def _write_vectors(
+    vokens: str, by: LabelVectorFlags, memory: int, limit: int | None, bar: Progress, quiet: bool
+) -> None:
+    """Write words as vectors of their vokens."""
+    from vgtools.analysis.label_vectors import write_label_vectors
+
+    output = str(by.vectors)
+    words, labels = write_label_vectors(vokens, output, by.least, bar, memory, limit)
+    note("stats", f"{amount(words, 'word')} by {amount(labels, 'voken')} in {output}", quiet)
 
 
 def _rows(
