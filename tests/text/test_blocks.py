@@ -23,6 +23,7 @@ from vgtools.text.blocks import (
     has_vokens,
     open_packed,
     pack,
+    with_labels,
 )
 from vgtools.text.masking import mask_tokens
 from vgtools.text.tokens import tokenize
@@ -44,6 +45,33 @@ def test_stream_cuts_everything_into_full_blocks() -> None:
         [False],
     ]
     assert (blocks[1][0][:, 1].tolist(), corpus.tokens) == ([-4, -5, -6, -7], 9)
+
+
+def test_labels_of_other_files_are_a_third_column() -> None:
+    files = [packed([2, 0, 3]), packed([4, 1], first=5)]
+    numbers = np.arange(10)
+    pairs = np.column_stack([numbers, 100 + numbers])
+    # The other file is in shards, which end elsewhere.
+    parts = [
+        Packed("also", pairs[:2], np.array([2, 2])),
+        Packed("also", pairs[2:], np.array([3, 7, 8]), before=2),
+    ]
+    for others in (parts, [Packed("also", pairs, np.array([2, 2, 5, 9, 10]))]):
+        for size in (3, 4):
+            corpus = Corpus(with_labels(files, others), size)
+            plain = Corpus(files, size)
+            for i in range(len(corpus)):
+                tokens, heads = corpus.block(i)
+                assert tokens[:, :2].tolist() == plain.block(i)[0].tolist()
+                assert (tokens[:, 2] == 100 + tokens[:, 0]).all()
+                assert (heads == plain.block(i)[1]).all()
+    for wrong, why in (
+        (Packed("also", pairs[:9], np.array([9])), "has 9 tokens, expected the tokens of file"),
+        (Packed("also", pairs[::-1], np.array([2, 2, 5, 9, 10])), "another token than line 1"),
+        (Packed("also", pairs, np.array([2, 5, 9, 10])), "its rows end elsewhere"),
+    ):
+        with pytest.raises(DataError, match=why):
+            with_labels(files, [wrong])
 
 
 def test_document_blocks_cross_no_empty_row_and_no_file() -> None:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from vgtools.io import own
-from vgtools.io.arrays import Array
+from vgtools.io.arrays import Array, stacked
 from vgtools.io.artifact import Artifact, manifest_beside, read_manifest
 from vgtools.io.errors import DataError, Exit, amount, file_errors, plain
 from vgtools.io.files import is_manifest, sha256_file
@@ -130,6 +130,76 @@ def check_range(packed: Packed, vocabulary: int, vokens: int | None = None) -> i
                 raise DataError(why, packed.name, packed.line_of(start + int(bad[0])))
         largest = max(largest, int(part[:, 1].max()))
     return largest
+
+
+class _WithLabels:
+    """Packed tokens with the labels of another file as a third column; read by slices.
+
+    Args:
+        tokens: (T, 2) token id, voken.
+        labels: (all, 2) of the other file, of which row `first` belongs to the first token.
+        first: rows before.
+    """
+
+    def __init__(self, tokens: Array, labels: Array, first: int) -> None:
+        self._tokens = tokens
+        self._labels = labels
+        self._first = first
+        self.shape = (len(tokens), 3)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, key: slice) -> Array:
+        start, stop, _ = key.indices(len(self))
+        labels = self._labels[self._first + start : self._first + stop, 1]
+        return np.column_stack([self._tokens[start:stop], labels])
+
+
+def with_labels(files: Sequence[Packed], others: Sequence[Packed]) -> list[Packed]:
+    """Return packed files whose tokens also have the labels of other files of the same tokens.
+
+    Raises:
+        DataError: the others have other tokens or other rows; the first row that differs is named.
+    """
+    labels = stacked([file.tokens for file in others])
+    edges = row_starts(len(file.tokens) for file in files)
+    if not trusted():
+        _check_same_tokens(files, others, labels, edges)
+    joined = (_WithLabels(f.tokens, labels, a) for f, a in zip(files, edges.tolist(), strict=False))
+    return [
+        file._replace(tokens=cast(Array, tokens))
+        for file, tokens in zip(files, joined, strict=True)
+    ]
+
+
+def _check_same_tokens(
+    files: Sequence[Packed], others: Sequence[Packed], labels: Array, edges: Array
+) -> None:
+    """Refuse labels of other tokens, or of the same tokens in other rows."""
+    name = others[0].name
+    expected = f"expected the tokens of {', '.join(dict.fromkeys(file.name for file in files))}"
+    way_out = "make both of the same text, and revokenize both alike"
+    if len(labels) != edges[-1]:
+        why = f"has {len(labels)} tokens, {expected}, which are {edges[-1]}; {way_out}"
+        raise DataError(why, name)
+    for file, base in zip(files, edges.tolist(), strict=False):
+        for start in range(0, len(file.tokens), _SCAN):
+            mine = file.tokens[start : start + _SCAN, 0]
+            place = base + start
+            odd = np.flatnonzero(labels[place : place + len(mine), 0] != mine)
+            if len(odd):
+                why = f"has another token than line {file.line_of(start + int(odd[0]))} of it"
+                raise DataError(f"{expected}; {why}; {way_out}", name)
+    if not np.array_equal(_ends(files), _ends(others)):
+        raise DataError(f"{expected}; its rows end elsewhere; {way_out}", name)
+
+
+def _ends(files: Sequence[Packed]) -> Array:
+    """Return where the rows of files end, counted over all of them."""
+    bases = row_starts(len(file.tokens) for file in files)
+    ends = [file.ends + base for file, base in zip(files, bases.tolist(), strict=False)]
+    return np.concatenate(ends)
 
 
 def has_vokens(path: str) -> bool:

@@ -657,6 +657,39 @@ def test_an_objective_is_a_line_of_the_table_and_a_method(
     assert "heads.toy.decoder.weight" in open_run(tmp_path / "run", "voken_lm").weights
 
 
+def test_further_labels_are_learned_as_vokens_are(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = data / "rows.jsonl"
+    how = ("--epochs", 2, "--valid", data / "valid.jsonl")
+    assert pretrain(data, tmp_path / "vokens", *how, "--vokens", 11) == 0
+    # The same labels by the other head, next to a text without any: every number is the same.
+    weight = ("--weight", "mlm=1", "--weight", "also=1")
+    flags = (*how, "--also", rows, *weight)
+    assert pretrain(data, tmp_path / "also", *flags, file=data / "text.txt") == 0
+    pairs = zip(records(tmp_path / "vokens"), records(tmp_path / "also"), strict=True)
+    for one, other in pairs:
+        assert (one["loss"], one["voken_cls"]) == (other["loss"], other["also"])
+    both = tmp_path / "both"
+    assert pretrain(data, both, *how, "--also", rows, "--vokens", 13) == 0
+    run = open_run(both, "voken_lm")
+    assert run.info["config"]["weights"] == {"mlm": 1.0, "voken_cls": 1.0, "also": 1.0}
+    assert run.info["config"]["also"] == [sha256_file(rows)]
+    assert run.weights["heads.also.decoder.weight"].shape == (11, 16)
+    last = records(both)[-1]
+    assert last["loss"] == pytest.approx(last["mlm"] + last["voken_cls"] + last["also"], rel=1e-5)
+    assert "also" not in last["valid"]
+    capfd.readouterr()
+    other = save_rows(tmp_path / "other.jsonl", voken_rows(sentences(60, seed=4), 11))
+    for flags, code, why in (
+        (("--also", other), 65, "expected the tokens of"),
+        (("--weight", "also=1"), 2, "need one another"),
+        (("--also", rows, "--weight", "mlm=1"), 2, "need one another"),
+    ):
+        assert pretrain(data, tmp_path / "wrong", *flags) == code
+        assert why in capfd.readouterr().err
+
+
 def test_binary_input_is_refused_and_replaced_bytes_are_told(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,8 +76,16 @@ def batch_of(
     ids: list[list[int]], masked: list[int], tokens: list[int], places: list[int], vokens: list[int]
 ) -> VokenBatch:
     at = [torch.tensor(x) for x in (masked, tokens, places, vokens)]
+    none = torch.zeros(0, dtype=torch.int64)
     return VokenBatch(
-        torch.tensor(ids), None, *at, token_count=len(masked), voken_count=len(places)
+        torch.tensor(ids),
+        None,
+        *at,
+        also_places=none,
+        also_labels=none,
+        token_count=len(masked),
+        voken_count=len(places),
+        also_count=1,
     )
 
 
@@ -288,6 +296,41 @@ def test_the_losses_of_two_halves_add_up_to_those_of_the_batch() -> None:
         assert sum(float(half[name]) for half in halves) == pytest.approx(float(value), rel=1e-5)
     (one,) = collate(corpus, np.arange(1), recipe, 0)
     assert len(halve(one)) == 1
+
+
+@pytest.mark.parametrize("on", ["all", "masked"])
+def test_further_labels_are_learned_by_a_head_of_their_own(on: str) -> None:
+    numbers = np.arange(60)
+    # Every third token has no voken, every fourth no further label.
+    vokens = np.where(numbers % 3 == 0, -1, numbers % 7)
+    further = np.where(numbers % 4 == 0, -1, numbers % 5)
+    pairs = np.column_stack([5 + numbers % (VOCABULARY - 5), vokens, further])
+    corpus = Corpus([Packed("file", pairs, np.arange(4, 61, 4))], 6)
+    recipe = recipe_of(vokens=7, on=on)
+    model = model_of(("mlm", "voken_cls", "also"), vokens=7, also=5).requires_grad_(False)
+    whole = dict.fromkeys(("mlm", "voken_cls", "also"), 0.0)
+    (batch,) = collate(corpus, np.arange(10), recipe, 0)
+    for name, value in model(batch).items():
+        whole[name] = float(value)
+    states = model.lm.base_model(batch.ids, attention_mask=batch.attention).last_hidden_state
+    learned = [
+        (i, 1 + k, int(row[2]))
+        for i in range(10)
+        for k, row in enumerate(corpus.block(i)[0])
+        if row[2] >= 0
+    ]
+    if on == "masked":
+        masked = set(batch.masked.tolist())
+        learned = [one for one in learned if one[0] * batch.ids.shape[1] + one[1] in masked]
+    head = model.heads["also"]
+    logits = head.decoder(head.hidden(torch.stack([states[i, k] for i, k, _ in learned])))
+    labels = torch.tensor([label for _, _, label in learned])
+    assert whole["also"] == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-5)
+    for cut in (collate(corpus, np.arange(10), recipe, 0, 3), halve(batch)):
+        share = len(cut) if cut[0].token_count != batch.token_count else 1
+        for name, value in whole.items():
+            found = sum(float(model(part)[name]) for part in cut) / share
+            assert found == pytest.approx(value, rel=1e-5)
 
 
 # ----------------------------------------------------------------------------------------- controls

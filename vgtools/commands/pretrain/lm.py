@@ -12,6 +12,7 @@ from vgtools.commands.options import (
     Argument,
     Checkpoints,
     Count,
+    File,
     Flag,
     Optimizer,
     RunFolder,
@@ -37,7 +38,18 @@ from vgtools.commands.topics import Topic
 from vgtools.systems.vokenization import objectives
 
 VOKENS = Topic(
-    "vokens", "Which vokens are learned, their controls, and how rows are packed into blocks."
+    "vokens",
+    """
+    Which vokens are learned, their controls, and how rows are packed into blocks.
+
+    --also learns a second set of labels next to them, for example clusters of the text encoder's
+    states, by a head and with a weight (--weight also=1) of its own. Its tokens must be the
+    inputs'; a --control replaces the vokens alone, and --valid measures the vokens alone.
+
+    Examples:
+
+        vg pretrain vokens.npy --also clusters.npy --encoder run -o run.both
+    """,
 )
 
 
@@ -74,13 +86,22 @@ def lm(
     weight: Annotated[
         list[str] | None,
         Weight(
-            f"{', '.join(_losses())}; repeatable, others are off", "mlm=1, with vokens voken_cls=1"
+            f"{', '.join(_losses())}; repeatable, others are off",
+            "mlm=1, with vokens voken_cls=1, with --also also=1",
         ),
     ] = None,
     vokens: Annotated[objectives.VokenSettings, VOKENS],
     feats: Annotated[
         str | None,
         Value("X.npy", f"Features of the bank, for {' and '.join(objectives.names(feats=True))}."),
+        VOKENS,
+    ] = None,
+    also: Annotated[
+        str | None,
+        File(
+            "Further labels of the inputs' tokens, learned by a head of their own: voken rows or "
+            ".npy of the same text, for example of vg prepare clusters."
+        ),
         VOKENS,
     ] = None,
     valid: Valid = None,
@@ -121,7 +142,8 @@ def lm(
 
         vg pretrain visualbert captions.jsonl --regions regions.npy --encoder run -o run.visualbert
     """
-    optimizer = settle(context, start, optimizer, [*inputs, *(valid or ())], target.output)
+    read = [*inputs, *([also] if also else []), *(valid or ())]
+    optimizer = settle(context, start, optimizer, read, target.output)
     weights = parse_weights(weight, _losses())
     from vgtools.systems.vokenization.pretraining import VokenPretraining
 
@@ -132,6 +154,7 @@ def lm(
             encoder,
             vokens,
             feats=feats,
+            also=also,
             shape=start.shape_mark(),
             compiled=compiled,
             cache=cache,

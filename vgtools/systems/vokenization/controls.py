@@ -148,7 +148,7 @@ def _unit(rows: Array) -> Array:
 
 def _ids_of(tokenizer: Any) -> int:
     """Return one more than the largest id of a tokenizer, whose ids may have gaps."""
-    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    return int(max(tokenizer.get_vocab(with_added_tokens=True).values())) + 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,12 @@ class Objective(NamedTuple):
     feats: bool = False  # compares with the images' features
 
 
+ALSO = "also"  # the objective that reads the labels of --also; the others read the inputs' vokens
 OBJECTIVES = {
     "voken_cls": Objective("vokens"),
     "voken_reg": Objective("feats_width", feats=True),
     "voken_ctr": Objective("joint", feats=True),
+    ALSO: Objective(ALSO),
 }
 
 

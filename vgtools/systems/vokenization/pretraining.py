@@ -21,12 +21,14 @@ from vgtools.systems.vokenization.voken_lm import (
     VokenLMConfig,
     VokenMasking,
     corpus_of,
+    count_labels,
     count_vokens,
     evaluate,
     halve,
     make_batches,
 )
 from vgtools.tasks.packed import PackedPretraining
+from vgtools.text.blocks import with_labels
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.text.vokens import check_banks
 from vgtools.training import processes
@@ -48,6 +50,7 @@ class VokenPretraining(PackedPretraining):
     settings: objectives.VokenSettings
     _: KW_ONLY
     feats: str | None  # features of the image bank
+    also: str | None = None  # further labels of the inputs' tokens
     shape: str | None  # shape that the encoder was made from, if it is new
     compiled: bool  # compile the encoder
 
@@ -57,7 +60,10 @@ class VokenPretraining(PackedPretraining):
             why = f"--feats: is needed; {' and '.join(needy)} compare with the images' features"
             raise DataError(why, code=Exit.USAGE)
         features = [self.feats] if self.feats else []
-        self.pack(self.encoder, *features)
+        further = [self.also] if self.also else []
+        self.pack(self.encoder, *features, *further)
+        self.store.train = [*self.inputs, *further]
+        self._also = [self.files.sha256(path) or self.store.digest(path) for path in further]
         self._bank = None if self.feats is None else open_features(self.feats)
         tokens = self.settings.control == "tokens"
         if not tokens:
@@ -65,6 +71,10 @@ class VokenPretraining(PackedPretraining):
         if not self.weights:
             vokens = tokens or any(map(self.store.has_vokens, self.inputs))
             self.weights = {"mlm": 1.0, "voken_cls": 1.0} if vokens else {"mlm": 1.0}
+            self.weights |= {objectives.ALSO: 1.0} if further else {}
+        if (self.also is not None) != (objectives.ALSO in self.weights):
+            why = f"--also and a weight of {objectives.ALSO} need one another"
+            raise DataError(f"{why}: --also FILE --weight {objectives.ALSO}=1", code=Exit.USAGE)
 
     def _check_bank(self) -> None:
         """Refuse vokens of several banks, and features whose rows are not the vokens' images."""
@@ -87,6 +97,7 @@ class VokenPretraining(PackedPretraining):
             "tokenizer": tokenizer_fingerprint(self.encoder.tokenizer),
             "weights": dict(self.weights),
             "feats": self._bank and self._bank.manifest["files"],
+            **({"also": self._also} if self._also else {}),
             **self.digests,
         }
 
@@ -100,11 +111,15 @@ class VokenPretraining(PackedPretraining):
             files, held_files = (
                 [part for path in paths for part in self.store.open(path)] for paths in both
             )
-        learned = bool(config["weights"].keys() - {"mlm"})
+            labelled = self.store.open(self.also) if self.also else []
+        learned = bool(config["weights"].keys() - {"mlm", objectives.ALSO})
         given = len(bank.ids) if bank is not None else config["vokens"]
         count = processes.on_first(
             lambda: count_vokens(files, held_files, encoder, learned, config["control"], given)
         )
+        labels = processes.on_first(lambda: count_labels(labelled, encoder))
+        if labelled:
+            files = with_labels(files, labelled)
         recipe = VokenMasking.of(
             encoder.tokenizer,
             vokens=count,
@@ -121,6 +136,7 @@ class VokenPretraining(PackedPretraining):
             losses=tuple(config["weights"]),
             vokens=count,
             feats_width=bank.array.shape[1] if bank is not None else 0,
+            also=labels,
             shared_head=bool(config["shared_head"]),
         )
         with about(self.inputs[0]):  # Its manifest gives the number of vokens.
@@ -128,8 +144,11 @@ class VokenPretraining(PackedPretraining):
         plan = plan_for(len(corpus), config)
 
         def finish() -> tuple[dict[str, Any], Encoder, dict[str, Tensor]]:
+            form = dataclasses.asdict(shape)
+            if not labels:
+                del form["also"]
             facts = {
-                "voken_lm": dataclasses.asdict(shape),
+                "voken_lm": form,
                 "tokens": corpus.tokens,
                 "blocks": len(corpus),
             }

@@ -23,7 +23,7 @@ from vgtools.io.errors import DataError
 from vgtools.models.encoder import Encoder
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
-from vgtools.systems.vokenization.objectives import OBJECTIVES
+from vgtools.systems.vokenization.objectives import ALSO, OBJECTIVES
 from vgtools.text.blocks import Corpus, Packed, check_range, open_corpus
 from vgtools.text.masking import Masking, mask_tokens
 from vgtools.training.loop import Batches, halves
@@ -46,6 +46,7 @@ class VokenLMConfig:
     vokens: int = 0  # size of the voken vocabulary, the image bank's
     feats_width: int = 0  # D, width of the images' features, for `voken_reg` and `voken_ctr`
     joint: int = 512  # width of the space in which `voken_ctr` compares
+    also: int = 0  # labels that --also has
     shared_head: bool = False  # vokens share the hidden layer of the masked language model's head
 
 
@@ -72,7 +73,8 @@ class VokenHead(nn.Module):
 
 
 class VokenBatch(NamedTuple):
-    """Blocks to learn from: B blocks of T tokens, M masked tokens, K tokens with a voken.
+    """Blocks to learn from: B blocks of T tokens, M masked tokens, K with a voken, A with a label
+    of --also.
 
     The losses are sums over the tokens here, divided by the counts: the tokens of the whole step
     over the number of batches that it is cut into. So neither the cut into batches nor the number
@@ -85,8 +87,11 @@ class VokenBatch(NamedTuple):
     tokens: Tensor  # (M,) int64, the ids to predict
     places: Tensor  # (K,) int64, places in the B * T
     vokens: Tensor  # (K,) int64
+    also_places: Tensor  # (A,) int64, places in the B * T
+    also_labels: Tensor  # (A,) int64
     token_count: float
     voken_count: float
+    also_count: float
 
 
 class VisuallySupervisedLM(nn.Module):
@@ -143,13 +148,14 @@ class VisuallySupervisedLM(nn.Module):
                 rows = mlm_hidden(self.lm)(states[batch.masked])
                 total = self._cross_entropy(self.lm.get_output_embeddings(), rows, batch.tokens)
                 losses["mlm"] = total / batch.token_count
-            if self.heads:
-                states = states[batch.places]
             for name in self.heads:
                 head = cast(VokenHead, self.heads[name])
-                rows = (head.hidden or mlm_hidden(self.lm))(states)
-                total = getattr(self, f"_{name}")(head, rows, batch.vokens)
-                losses[name] = total / batch.voken_count
+                named = (batch.places, batch.vokens, batch.voken_count)
+                if name == ALSO:
+                    named = (batch.also_places, batch.also_labels, batch.also_count)
+                places, labels, number = named
+                rows = (head.hidden or mlm_hidden(self.lm))(states[places])
+                losses[name] = getattr(self, f"_{name}")(head, rows, labels) / number
         return losses
 
     def _cross_entropy(self, decoder: Any, rows: Tensor, target: Tensor) -> Tensor:
@@ -158,6 +164,10 @@ class VisuallySupervisedLM(nn.Module):
     def _voken_cls(self, head: VokenHead, rows: Tensor, vokens: Tensor) -> Tensor:
         """Return the summed negative log probability of the vokens; rows (K, H)."""
         return self._cross_entropy(head.decoder, rows, vokens)
+
+    def _also(self, head: VokenHead, rows: Tensor, labels: Tensor) -> Tensor:
+        """Return the summed negative log probability of the labels of --also; rows (A, H)."""
+        return self._cross_entropy(head.decoder, rows, labels)
 
     def _voken_reg(self, head: VokenHead, rows: Tensor, vokens: Tensor) -> Tensor:
         """Return the summed distance (smooth L1 over D) of predicted features from the vokens'.
@@ -221,6 +231,19 @@ def count_vokens(
         way_out = "make some with vg vokenize, or train without: --weight mlm=1"
         raise DataError(f"holds no voken to learn; {way_out}", files[0].name)
     return bound if bound is not None else max(tops, default=-1) + 1
+
+
+def count_labels(files: Sequence[Packed], encoder: Encoder) -> int:
+    """Return the number of labels of --also, as `count_vokens` does; 0 without files.
+
+    Raises:
+        DataError: a token id or label out of range, or no label to learn.
+    """
+    vocabulary = int(encoder.model.config.vocab_size)
+    tops = [check_range(file, vocabulary, file.vokens) for file in files]
+    if files and max(tops) < 0:
+        raise DataError("holds no label to learn", files[0].name)
+    return (files[0].vokens or max(tops) + 1) if files else 0
 
 
 def corpus_of(files: Sequence[Packed], encoder: Encoder, recipe: VokenMasking, pack: str) -> Corpus:
@@ -303,6 +326,7 @@ def collate(
     ids = np.full(shape, recipe.pad, np.int64)
     read = ids.copy()  # the ids with masks
     labels = np.full(shape, IGNORED, np.int64)
+    further = labels.copy()
     chosen = np.zeros(shape, bool)
     present = np.zeros(shape, bool)
     head = len(recipe.prefix)
@@ -321,7 +345,10 @@ def collate(
         # Without the epoch: a random voken that changed in every epoch could not be learned.
         rng = np.random.default_rng([_CONTROL, recipe.seed, number])
         vokens = control_vokens(recipe.control, vokens, tokens, rng, recipe.vokens)
-        labels[i, inner] = np.where(firsts, vokens, IGNORED) if recipe.label == "first" else vokens
+        learned = firsts if recipe.label == "first" else np.ones(len(block), bool)
+        labels[i, inner] = np.where(learned, vokens, IGNORED)
+        if block.shape[1] > 2:
+            further[i, inner] = np.where(learned, block[:, 2], IGNORED)
         ids[i, inner] = tokens
         for rows in (ids, read):
             rows[i, :head] = recipe.prefix
@@ -330,10 +357,12 @@ def collate(
     if recipe.on != "all":
         # With `masked` the tokens that were not chosen lose their voken, with `unmasked` those that
         # were.
-        labels[chosen != (recipe.on == "masked")] = IGNORED
+        for array in (labels, further):
+            array[chosen != (recipe.on == "masked")] = IGNORED
     longest = int(present.sum(1).max(initial=0))
     token_count = max(1, int(chosen.sum())) / parts
     voken_count = max(1, int((labels != IGNORED).sum())) / parts
+    also_count = max(1, int((further != IGNORED).sum())) / parts
 
     def tensor(rows: Array) -> Tensor:
         return torch.from_numpy(rows[:, :longest]).to(device, non_blocking=True)
@@ -343,17 +372,22 @@ def collate(
         attention = tensor(present[part])
         masked = tensor(chosen[part]).flatten()
         targets = tensor(labels[part]).flatten()
-        learned = targets != IGNORED
+        given = targets != IGNORED
+        others = tensor(further[part]).flatten()
+        named = others != IGNORED
         batch = VokenBatch(
             ids=tensor(read[part]),
             # Without a mask the fused attention kernels are faster.
             attention=None if bool(present[part][:, :longest].all()) else attention.long(),
             masked=masked.nonzero()[:, 0],
             tokens=tensor(ids[part]).flatten()[masked],
-            places=learned.nonzero()[:, 0],
-            vokens=targets[learned],
+            places=given.nonzero()[:, 0],
+            vokens=targets[given],
+            also_places=named.nonzero()[:, 0],
+            also_labels=others[named],
             token_count=token_count,
             voken_count=voken_count,
+            also_count=also_count,
         )
         batches.append(batch)
     return batches
@@ -361,7 +395,7 @@ def collate(
 
 def halve(batch: VokenBatch) -> tuple[VokenBatch, ...]:
     """Return the halves of a batch, whose losses add up to its own; one block cannot be cut."""
-    return halves(batch, {"masked": "tokens", "places": "vokens"})
+    return halves(batch, {"masked": "tokens", "places": "vokens", "also_places": "also_labels"})
 
 
 def make_batches(
@@ -372,7 +406,11 @@ def make_batches(
     def build(numbers: Array, epoch: int, parts: int) -> list[VokenBatch]:
         return collate(corpus, numbers, recipe, epoch, parts, device)
 
-    counts = {"token_count": lambda b: len(b.tokens), "voken_count": lambda b: len(b.vokens)}
+    counts = {
+        "token_count": lambda b: len(b.tokens),
+        "voken_count": lambda b: len(b.vokens),
+        "also_count": lambda b: len(b.also_labels),
+    }
     return step_batches(len(corpus), recipe.seed, plan, build, counts)
 
 
@@ -383,9 +421,14 @@ def evaluate(
     batch_size: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:
-    """Measure losses and perplexity, exp(mlm), with fixed masks, which no seed or epoch changes."""
+    """Measure losses and perplexity, exp(mlm), with fixed masks, which no seed or epoch changes.
+
+    Only the inputs have labels of --also, so that their loss is not measured.
+    """
     parts = np.array_split(np.arange(len(corpus)), -(-len(corpus) // batch_size))
     batches = (collate(corpus, numbers, recipe, None, 1, device)[0] for numbers in parts)
-    return mean_losses(
+    means = mean_losses(
         model, batches, lambda batch, name: len(batch.tokens if name == "mlm" else batch.vokens)
     )
+    means.pop(ALSO, None)
+    return means
