@@ -25,6 +25,7 @@ from vgtools.cli import run
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, write_manifest
 from vgtools.io.process import Lock
+from vgtools.systems.vokenization import matcher_training
 
 WORDS = [
     "dog",
@@ -187,6 +188,49 @@ def test_hidden_states_kept_or_computed_again_give_the_same_losses(
     # states differs.
     order = rounding(torch.float16, 2)
     assert [r["loss"] for r in again] == pytest.approx([r["loss"] for r in kept], rel=order)
+
+
+def test_hidden_states_in_files_serve_every_matcher_of_the_same_captions(
+    main: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main("-o", tmp_path / "plain")[0] == 0
+    cache = ("--cache", tmp_path / "cache")
+    assert main(*cache, "-o", tmp_path / "first")[0] == 0
+    made = sorted(tmp_path.glob("cache/*"))
+    assert [path.name[16:] for path in made] == [".first.npy", ".json", ".means.npy", ".npy"]
+
+    def computed(*_: object) -> None:
+        raise AssertionError("a kept state is computed again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(matcher_training.HiddenStates, "_compute", computed)
+        assert main(*cache, "-o", tmp_path / "second")[0] == 0
+        assert main(*cache, "--seed", "1", "-o", tmp_path / "other")[0] == 0
+    assert (
+        weights(tmp_path / "plain") == weights(tmp_path / "first") == weights(tmp_path / "second")
+    )
+    assert weights(tmp_path / "other") != weights(tmp_path / "plain")
+    assert main(*cache, "--layers", "1", "-o", tmp_path / "fewer")[0] == 0
+    assert len(list(tmp_path.glob("cache/*"))) == 8
+    body = bytearray(made[3].read_bytes())
+    body[-1] ^= 1
+    made[3].write_bytes(body)
+    code, _, err = main(*cache, "-o", tmp_path / "damaged")
+    assert (code, made[3].name in err) == (Exit.CANNOT_CREATE, True)
+
+
+def test_bfloat16_is_near_float32(main: Any, tmp_path: Path) -> None:
+    exact, near = (
+        main("--dtype", dtype, "-o", tmp_path / dtype)[1] for dtype in ("float32", "bfloat16")
+    )
+    losses = ([record["loss"] for record in records] for records in (near, exact))
+    assert next(losses) == pytest.approx(next(losses), rel=2e-2)
+    assert weights(tmp_path / "float32") != weights(tmp_path / "bfloat16")
+    configs = [
+        json.loads((tmp_path / x / "run.json").read_text())["config"]
+        for x in ("float32", "bfloat16")
+    ]
+    assert ["dtype" in config for config in configs] == [False, True]
 
 
 @pytest.mark.slow

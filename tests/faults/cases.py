@@ -123,6 +123,13 @@ CASES = (
         quick=True,
     ),
     Case(
+        "train-matcher-cache",
+        "train-matcher in/captions.jsonl in/feats.npy -e in/encoder --epochs 2 --batch-size 8"
+        " --hidden 8 --dim 4 --layers 2 --permute-images 1 --cache cache --device cpu -q -o run",
+        ("captions.jsonl jsonl",),
+        folder="run",
+    ),
+    Case(
         "train-retriever",
         "train-matcher visual-awareness in/shown.jsonl in/grid.npy --words in/skip --epochs 2"
         " --batch-size 6 --dim 6 --layers 1 --regions 3 --valid-split dev --device cpu -q -o run",
@@ -315,6 +322,13 @@ CASES = (
         "pretrain in/packed.npy --encoder in/lm --cache cache --block 16 --batch-size 8"
         " --steps 3 --keep-every 2 --device cpu -q -o run",
         ("packed.npy npy!", "packed.rows.npy npy!", "packed.json manifest", *_LM),
+        folder="run",
+    ),
+    Case(
+        "pretrain-also",
+        "pretrain in/rows.jsonl --also in/packed.npy --shape in/shape.json -t in/tokenizer"
+        " --block 16 --batch-size 8 --steps 3 --device cpu -q -o run",
+        ("packed.npy npy!", "packed.rows.npy npy!", "packed.json manifest"),
         folder="run",
     ),
     Case(
@@ -585,6 +599,12 @@ CASES = (
         "stats-jsonl",
         "stats in/captions.jsonl --reference in/plain.txt --plot t.svg",
         ("captions.jsonl jsonl", "plain.txt text"),
+        restart=False,
+    ),
+    Case(
+        "stats-vectors",
+        "stats --vokens in/v.jsonl --vectors w.npy",
+        ("v.jsonl jsonl!", "v.json manifest"),
         restart=False,
     ),
     Case(

@@ -83,6 +83,19 @@ def vokenization(
             min=0,
         ),
     ] = 4.0,
+    cache: Annotated[
+        str | None,
+        Value(
+            "DIR",
+            "Keep hidden states in DIR, for other matchers of this encoder and these captions.",
+        ),
+        RECIPE,
+    ] = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"],
+        Flag(help="bfloat16: matrix products of the training only, weights stay float32."),
+        RECIPE,
+    ] = "float32",
     permute_images: Annotated[
         int | None,
         Count(
@@ -150,6 +163,7 @@ def vokenization(
             **settings,
             "seed": seed,
             "hold_out": validation.hold_out,
+            **({} if dtype == "float32" else {"dtype": dtype}),
             **({} if permute_images is None else {"permute_images": permute_images}),
             "captions": splits.digest(),
             "feats": bank.manifest["files"],
@@ -159,5 +173,5 @@ def vokenization(
         }
         run = session.open("matcher", config, target.restart, inputs=inputs)
         if not run.complete:
-            system.fit(session, text, bank, splits, words, int(cache_gb * 2**30))
+            system.fit(session, text, bank, splits, words, int(cache_gb * 2**30), cache)
         session.print(*run.records)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vgtools.models.packed import TILE
+from vgtools.models.precision import autocast
 from vgtools.models.runs import Run, load_network
 from vgtools.systems.vokenization.recipe import MatcherConfig
 
@@ -39,6 +40,7 @@ class TokenImageMatcher(nn.Module):
     def __init__(self, config: MatcherConfig) -> None:
         super().__init__()
         self.config = config
+        self.dtype = torch.float32  # that training computes products in; weights stay float32
         self.text = _mlp(config.text_width, config)
         self.image = _mlp(config.image_width, config)
         self.context = (
@@ -98,11 +100,12 @@ class TokenImageMatcher(nn.Module):
 
     def forward(self, batch: MatcherBatch) -> dict[str, Tensor]:
         """Return the losses of a batch under their names."""
-        words = _project(self.text, batch.hidden)
-        text = words
-        if self.config.level == "token":
-            text = self._in_context(words, batch.means, batch.rows)
-        images = self.embed_images(batch.feats)
+        with autocast(batch.hidden.device, self.dtype):
+            words = _project(self.text, batch.hidden)
+            text = words
+            if self.config.level == "token":
+                text = self._in_context(words, batch.means, batch.rows)
+            images = self.embed_images(batch.feats)
         loss = {"hinge": self._hinge, "info_nce": self._info_nce}[self.config.loss]
         losses: dict[str, Tensor] = {
             self.config.loss: loss(batch, F.normalize(text, dim=1), images)
@@ -162,7 +165,7 @@ def _project(mlp: nn.Sequential, rows: Tensor) -> Tensor:
     size = len(rows)
     # Products of a few rows use other kernels, which round differently; see `TILE`.
     tiled = rows.float() if mlp.training else F.pad(rows.float(), (0, 0, 0, -size % TILE))
-    return mlp(tiled)[:size]  # type: ignore[no-any-return]
+    return mlp(tiled)[:size].float()  # type: ignore[no-any-return]
 
 
 def sentence_means(hidden: Tensor, lengths: Tensor) -> Tensor:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +16,15 @@ from torch.nn import functional as F
 
 from vgtools.analysis.recall import KS, at_k
 from vgtools.io.arrays import Array, ranges
-from vgtools.io.artifact import Features
-from vgtools.io.errors import DataError
+from vgtools.io.artifact import Features, read_manifest
+from vgtools.io.errors import DataError, file_errors
+from vgtools.io.files import open_npy
+from vgtools.io.output import Output
 from vgtools.io.process import Progress
 from vgtools.io.settings import configured, entries
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
+from vgtools.models.references import pick_dtype
 from vgtools.systems.vokenization.calibration import Calibration, fit_calibration
 from vgtools.systems.vokenization.matcher import MatcherBatch, TokenImageMatcher, sentence_means
 from vgtools.systems.vokenization.recipe import MatcherConfig
@@ -123,14 +129,21 @@ class States(NamedTuple):
 class HiddenStates:
     """The frozen encoder's output for captions.
 
-    It is computed once if it fits a memory budget, else whenever it is asked for. Both ways give
-    the same numbers: float16, which halves the memory.
+    It is computed once if it fits a memory budget, else whenever it is asked for; or once for all
+    trainings with the same encoder and captions, in files that are mapped. All ways give the same
+    numbers: float16, which halves the memory.
 
-    `budget` is bytes that may be held; `watch` is called with the number of tokens done.
+    `budget` is bytes that may be held; `watch` is called with the number of tokens done; `folder`
+    is where files are kept.
     """
 
     def __init__(
-        self, encoder: PackedEncoder, tokens: Tokens, budget: int, watch: Any = None
+        self,
+        encoder: PackedEncoder,
+        tokens: Tokens,
+        budget: int,
+        watch: Any = None,
+        folder: str | None = None,
     ) -> None:
         self._encoder = encoder
         self._tokens = tokens
@@ -138,20 +151,51 @@ class HiddenStates:
         self._width = encoder.layers * encoder.encoder.width
         sentences = len(self._lengths)
         size = 2 * self._width * (len(tokens.ids) + 2 * sentences)
-        self.held = size if size <= budget else 0  # bytes in memory
+        self.held = size if size <= budget and folder is None else 0  # bytes in memory
         self._kept: States | None = None
-        if size <= budget:
+        if folder is not None:
+            self._kept = self._in_files(Path(folder), watch)
+        elif self.held or not size:
             kept = self._empty(len(tokens.ids), sentences)
-            for start in range(0, sentences, 4096):
-                part = np.arange(start, min(start + 4096, sentences))
-                states = self._compute(part)
+            for part, states in self._blocks(watch):
                 span = slice(int(tokens.starts[part[0]]), int(tokens.starts[part[-1] + 1]))
                 kept.hidden[span] = states.hidden
                 kept.means[part] = states.means
                 kept.first[part] = states.first
-                if watch is not None:
-                    watch(len(states.hidden))
             self._kept = kept
+
+    def _blocks(self, watch: Any) -> Iterator[tuple[Array, States]]:
+        """Yield the states of some sentences after the others, with the sentences' numbers."""
+        for start in range(0, len(self._lengths), 4096):
+            part = np.arange(start, min(start + 4096, len(self._lengths)))
+            states = self._compute(part)
+            yield part, states
+            if watch is not None:
+                watch(len(states.hidden))
+
+    def _in_files(self, folder: Path, watch: Any) -> States:
+        """Return the states in the files of a folder, written first unless they are there."""
+        encoder = self._encoder.encoder
+        made_by = (encoder.fingerprint, encoder.prefix, encoder.suffix, self._encoder.layers)
+        key = hashlib.sha256(repr((*made_by, self._encoder.device.type)).encode())
+        key.update(self._tokens.ids.astype("<i8").tobytes())
+        key.update(self._tokens.starts.astype("<i8").tobytes())
+        with file_errors(folder, reading=False):
+            folder.mkdir(parents=True, exist_ok=True)
+        stem = key.hexdigest()[:16]
+        files = [folder / f"{stem}{end}.npy" for end in ("", ".means", ".first")]
+        config = {"command": "hidden-states", "key": key.hexdigest()}
+        npy = dict.fromkeys(range(3), ("<f2", self._width))
+        with Output(files, config, npy=npy, disposable=True) as out:
+            for _, states in () if out.complete else self._blocks(watch):
+                for number, array in enumerate(states):
+                    out.write(array.numpy().data.cast("B"), file=number)
+            if not out.complete:
+                out.finish(kind="hidden-states", encoder=encoder.fingerprint)
+        read_manifest(files[0], "hidden-states")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # The maps are read-only, and nothing writes to them.
+            return States(*(torch.from_numpy(open_npy(file, 2)) for file in files))
 
     def _empty(self, tokens: int, sentences: int) -> States:
         sizes = (tokens, sentences, sentences)
@@ -538,10 +582,12 @@ def fit(
     splits: CaptionSplits,
     stop_words: frozenset[str],
     budget: int,
+    cache: str | None = None,
 ) -> None:
     """Train a matcher to its last epoch, and write the run with that or the best.
 
-    The run of the session holds the settings; `budget` is bytes of memory for hidden states.
+    The run of the session holds the settings; `budget` is bytes of memory for hidden states, which
+    `cache`, a folder, keeps for other trainings.
 
     Raises:
         DataError: fewer than 2 images to train on, or as `Session.fit`.
@@ -567,7 +613,7 @@ def fit(
                 captions, left_out[name] = tokenize_captions(
                     texts, images, encoder.tokenizer, encoder.max_tokens, stop_words
                 )
-                states = HiddenStates(packed, captions.tokens, budget, watch)
+                states = HiddenStates(packed, captions.tokens, budget, watch, cache)
                 data[name] = captions, states
                 # Memory that the states for training hold is not left for those for validation.
                 budget -= states.held
@@ -585,6 +631,7 @@ def fit(
     shape = configured(MatcherConfig, config, **widths)
     torch.manual_seed(config["seed"])
     matcher = TokenImageMatcher(shape).to(session.device)
+    matcher.dtype = pick_dtype(config.get("dtype", "float32"))
     size = config["batch_size"]
     batches = make_batches(
         captions, states, bank.array, shape, size, config["seed"], session.device
