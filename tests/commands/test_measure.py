@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 
 from tests.tiny import save_encoder
 from vgtools.cli import run
+from vgtools.measures.evaluation import rows_of, runs_of
 
 
 def write_vectors(folder: Path, name: str, rows: dict[str, list[float]]) -> str:
@@ -135,3 +136,31 @@ def test_pairs_that_nobody_knows_are_refused(folder: Path, capfd: Any) -> None:
     assert run(["measure", vectors, "--on", f"{folder}/pairs.tsv", "-q"]) == 65
     why = "pairs.tsv: 0 of its 8 items are known to all; 3 are needed"
     assert why in capfd.readouterr().err
+
+
+def test_runs_that_differ_by_their_seed_are_one_row(folder: Path, capfd: Any) -> None:
+    runs = [folder / row / f"seed-{seed}" for row in "ab" for seed in range(2)]
+    for seed, place in enumerate(runs):
+        place.parent.mkdir(exist_ok=True)
+        save_encoder(place, seed=seed)
+    pairs = ["--on", f"{folder}/pairs.tsv"]
+    single = records_of([*map(str, runs), *pairs], capfd)
+    assert [r["encoder"] for r in single] == [str(folder / "a"), str(folder / "b")]
+    for record, own in zip(single, (runs[:2], runs[2:]), strict=True):
+        alone = [records_of([str(run), *pairs], capfd)[0]["value"] for run in own]
+        assert record["runs"] == pytest.approx(alone, abs=1e-6)
+        assert record["value"] == pytest.approx(np.mean(alone), abs=1e-6)
+
+
+def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
+    for seed in range(11):
+        (tmp_path / f"row/seed-{seed}").mkdir(parents=True)
+    row = str(tmp_path / "row")
+    assert runs_of(row) == [row]
+    for place in tmp_path.glob("row/seed-*"):
+        (place / "run.json").write_text("{}")
+    assert runs_of(row) == [f"{row}/seed-{seed}" for seed in range(11)]
+    (tmp_path / "row/run.json").write_text("{}")
+    assert runs_of(row) == [row]
+    assert rows_of(["a/seed-0", "x", "a/seed-1/", "x"]) == {"a": [0, 2], "x": [1], "x (2)": [3]}
+    assert rows_of(["a/seed-0/model"]) == {"a/seed-0/model": [0]}

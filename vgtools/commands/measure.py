@@ -73,8 +73,10 @@ def measure(
 
     Vectors are centred. Prints one record per file and encoder: the statistic with its 95 %
     interval, and the difference from the first encoder with interval and p: paired, by bootstrap
-    over the items that all encoders know, p_holm corrected for all differences printed (of these
-    very models: other training seeds are not counted). --grounding divides items by their words.
+    over the items that all encoders know, p_holm corrected for all differences printed. Runs
+    ROW/seed-0, ROW/seed-1, … are one row, which ROW names, worth their mean: with two or more per
+    row other seeds count as chance, with one p is of these very models. --grounding divides items
+    by their words.
 
     -o writes items that a later call compares with others', without the encoders.
 
@@ -96,18 +98,17 @@ def measure(
     other = words.contexts and words.vectors not in (None, "contexts")
     refuse_if(other, "--contexts", f"is not read with --vectors {words.vectors}")
     from vgtools.measures import compare, saved
-    from vgtools.measures.evaluation import numbered
+    from vgtools.measures.evaluation import rows_of, runs_of
     from vgtools.reports.tables import measure_table, show
 
-    names = refs
     if are_items:
         measured, names = saved.read_items(refs)
     else:
-        measured = _measure(refs, on or [], words, ground, seed, output, runtime)
+        names = [run for ref in refs for run in runs_of(ref)]
+        measured = _measure(names, on or [], words, ground, seed, output, runtime)
     for remark in compare.left_out(measured, names):
         note("measure", remark, runtime.quiet)
-    rows = {name: [number] for number, name in enumerate(numbered(names))}
-    records = compare.compare(measured, rows, samples, seed)
+    records = compare.compare(measured, rows_of(names), samples, seed)
     show(records, [measure_table(records)], table)
 
 

@@ -5,15 +5,18 @@ Axes: N items, U units that encoders are asked for (words, sentences), E encoder
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from vgtools.io.arrays import Array
 from vgtools.measures.subject import Subject
 
 LEAST = 3  # items that can be ranked in more than one way
+_SEED = re.compile(r"(.+)/seed-\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +76,25 @@ def numbered(names: Iterable[str]) -> list[str]:
         count[name] += 1
         found.append(f"{name} ({count[name]})" if count[name] > 1 else name)
     return found
+
+
+def runs_of(ref: str) -> list[str]:
+    """Return the runs ref/seed-0, ref/seed-1, … of a folder; any other reference as it is."""
+    folder = Path(ref)
+    runs = sorted(folder.glob("seed-*/run.json"), key=lambda path: (len(str(path)), str(path)))
+    return (
+        [str(run.parent) for run in runs] if not (folder / "run.json").exists() and runs else [ref]
+    )
+
+
+def rows_of(names: Sequence[str]) -> dict[str, list[int]]:
+    """Return the rows of a comparison and the places of their encoders.
+
+    ROW/seed-0, ROW/seed-1, … are the runs of one row, ROW. Every other encoder is a row itself,
+    numbered if its name came before: `a`, `b`, `a (2)`.
+    """
+    rows = dict[str, list[int]]()
+    for place, name in enumerate(numbered(name.rstrip("/") for name in names)):
+        seeded = _SEED.fullmatch(name)
+        rows.setdefault(seeded[1] if seeded else name, []).append(place)
+    return rows

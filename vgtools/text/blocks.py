@@ -271,7 +271,7 @@ def _convert(
     restart: bool = False,
 ) -> bool:
     """Write the packed form of an input; return whether an earlier run had done so."""
-    how = {"inputs": [path], "disposable": True, "restart": restart}
+    how: dict[str, Any] = {"inputs": [path], "disposable": True, "restart": restart}
     with VokenWriter(str(target), {"tokenizer": fingerprint}, **how) as out, no_collection():
         for window in () if out.complete else read_windows(path, _WINDOW, out.state):
             texts, rows = _rows(path, window, train)
