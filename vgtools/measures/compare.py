@@ -39,9 +39,9 @@ def compare(
     Returns:
         Records of `evaluation`, `kind`, `encoder`, `items`, `left_out`, `statistic`, `value` with
         its 95 % interval `low` to `high`, and `difference` from the first row with `low`, `high`,
-        `p`, and `p_holm`, corrected for the number of all differences. `group` is `all`, `grounded`
-        or `other` where it is known which items are grounded; `majority` is the share of the most
-        frequent class.
+        `p`, `over_runs` (both rows have several runs: other seeds count as chance), and `p_holm`,
+        corrected for the number of all differences. `group` is `all`, `grounded` or `other` where
+        it is known which items are grounded; `majority` is the share of the most frequent class.
 
     Raises:
         DataError: fewer than three items of an evaluation are known to all (65).
@@ -107,7 +107,7 @@ def _statistics(
             found[name]["runs"] = own[0].tolist()
         if name != first and first in parts:
             gain = paired_difference(parts[first], own, seed=seed)
-            keys = ("value", "low", "high", "p")
+            keys = ("value", "low", "high", "p", "over_runs")
             found[name]["difference"] = {key: getattr(gain, key) for key in keys}
     return found
 

@@ -48,15 +48,17 @@ def fit(x: Array, y: Array) -> tuple[Array, Array]:
     """
     mean = x.mean(0)
     level = y.mean(0)
-    values, vectors = np.linalg.eigh((x - mean).T @ (x - mean))
-    turned = (x - mean) @ vectors  # (N, D)
+    apart = x - mean
+    values, vectors = np.linalg.eigh(apart.T @ apart)
+    turned = apart @ vectors  # (N, D)
+    squares = turned**2
     target = turned.T @ (y - level)  # (D, C)
     scale = max(float(values.mean()), 0.0) or 1.0
     best = (np.inf, np.zeros_like(values))
     for strength in STRENGTHS:
         shrunk = 1 / (np.maximum(values, 0) + strength * scale)
         rest = y - level - turned @ (shrunk[:, None] * target)
-        own = 1 / len(x) + turned**2 @ shrunk  # weight of each item in its own prediction
+        own = 1 / len(x) + squares @ shrunk  # weight of each item in its own prediction
         error = float((rest**2).sum(1) @ (1 / np.maximum(1 - own, 1e-9) ** 2))
         best = min(best, (error, shrunk), key=lambda pair: pair[0])
     weights = vectors @ (best[1][:, None] * target)

@@ -682,10 +682,11 @@ def measure_table(records: Sequence[Record]) -> Table:
         row[record["encoder"]] = cell
     left = {f"{r['evaluation']} {r['left_out']:,}": r["left_out"] for r in records}
     unknown = ", ".join(name for name, number in left.items() if number)
+    seeds = any(record.get("difference", {}).get("over_runs") for record in records)
     remarks = [
         "95 % intervals by bootstrap over items, from the second encoder on of the difference "
         f"from the first; *: p < {SIGNIFICANT}, corrected by Holm's method for all differences. "
-        f"They are {THESE_MODELS}.",
+        + ("With several runs also for other seeds." if seeds else f"They are {THESE_MODELS}."),
         *([f"Left out, items that not all of them know: {unknown}."] if unknown else []),
     ]
     cells = [[title, *(row.get(name, "–") for name in names)] for title, row in rows.items()]
