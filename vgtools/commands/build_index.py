@@ -114,12 +114,7 @@ def build_index(
     keys: Keys,
     output: Annotated[
         str,
-        Value(
-            "X.faiss",
-            "Index to write, with X.ids and X.json; X.jsonl with --keywords.",
-            "--output",
-            "-o",
-        ),
+        Value("X.faiss", "Index to write, with X.ids and X.json; X.jsonl with --keywords."),
     ],
     runtime: Runtime,
     lists: Lists = Lists(),

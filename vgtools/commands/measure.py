@@ -55,9 +55,7 @@ def measure(
     ground: GroundingFlags,
     samples: Samples = 10_000,
     seed: Seed = 0,
-    output: Annotated[
-        str | None, File("Also write each item's predictions (jsonl).", "--output", "-o")
-    ] = None,
+    output: Annotated[str | None, File("Also write each item's predictions (jsonl).")] = None,
     table: Table = False,
     runtime: Runtime,
 ) -> None:

@@ -74,9 +74,7 @@ TEXT = Argument("TEXT", '.txt, .jsonl with "text", .gz, .zst, or - for stdin.')
 Captions = Annotated[
     str, Argument("CAPTIONS", 'Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.')
 ]
-ArrayFile = Annotated[
-    str, Value("X.npy", "File to write; the same command resumes it.", "--output", "-o")
-]
+ArrayFile = Annotated[str, Value("X.npy", "File to write; the same command resumes it.")]
 NProbe = Annotated[
     int | None,
     Count("Lists of an IVF index to look into; by default those that vg build-index measured."),
@@ -117,9 +115,7 @@ class Runtime:
 class Target:
     """Where a command writes."""
 
-    output: str = file(
-        "-", "File to write; the same command resumes it. - is stdout.", "--output", "-o"
-    )
+    output: str = file("-", "File to write; the same command resumes it. - is stdout.")
     restart: Restart = False
 
 
@@ -131,8 +127,6 @@ class ShardTarget(Target):
         "-",
         "File to write; the same command resumes it. - is stdout. X/ with the suffix of"
         " a file is a folder of shards, for many processes.",
-        "--output",
-        "-o",
         topic=FIRST,
     )
     restart: Annotated[Restart, FIRST] = False
@@ -160,9 +154,7 @@ class TextTarget(ShardTarget):
 class RunFolder(Target):
     """Where a command writes a run."""
 
-    output: str = value(
-        ..., "Run folder; the same command resumes it.", "--output", "-o", metavar="DIR"
-    )
+    output: str = value(..., "Run folder; the same command resumes it.", metavar="DIR")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,11 +244,7 @@ class GroundingFlags:
         None, "Captions, or a list of vg stats --grounded-types: decide which words are grounded."
     )
     tokenizer: str = value(
-        "words",
-        "With --grounding: definition of a token, as in vg stats.",
-        "--tokenizer",
-        "-t",
-        metavar="REF",
+        "words", "With --grounding: definition of a token, as in vg stats.", metavar="REF"
     )
     grounded_above: int = count(
         100, "A type is grounded if captions contain it more than N times.", 0

@@ -64,12 +64,7 @@ def perplexity(
     ],
     encoder: Annotated[
         list[str],
-        Value(
-            "NAME",
-            "Run of vg pretrain, hub name, directory or builtin:NAME; repeatable.",
-            "--encoder",
-            "-e",
-        ),
+        Value("NAME", "Run of vg pretrain, hub name, directory or builtin:NAME; repeatable."),
     ],
     shown: Shown,
     mask_rate: Annotated[
@@ -79,9 +74,7 @@ def perplexity(
     samples: Annotated[int, Count("Bootstrap samples.")] = 10_000,
     seed: Seed = 0,
     batch_size: BatchSize = 64,
-    output: Annotated[
-        str | None, File("Also write each text's losses (jsonl).", "--output", "-o")
-    ] = None,
+    output: Annotated[str | None, File("Also write each text's losses (jsonl).")] = None,
     table: Annotated[bool, Flag("--table", help="Print markdown instead of records.")] = False,
     reported: Annotated[
         str | None,

@@ -35,10 +35,7 @@ def revokenize(
     tokenizer: Annotated[
         str,
         Value(
-            "REF",
-            "Tokenizer to carry the vokens to: hub name, directory, vg run or builtin:NAME.",
-            "--tokenizer",
-            "-t",
+            "REF", "Tokenizer to carry the vokens to: hub name, directory, vg run or builtin:NAME."
         ),
     ],
     target: Annotated[TextTarget, SHARDS],

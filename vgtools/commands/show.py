@@ -39,9 +39,7 @@ def show(
         list[str] | None, File("Index that the rows were made with.", "--index")
     ] = None,
     ids: Annotated[list[str] | None, File("Or its image ids alone, one per line.", "--ids")] = None,
-    output: Annotated[
-        str | None, File("HTML page to write; - is stdout.", "--output", "-o")
-    ] = None,
+    output: Annotated[str | None, File("HTML page to write; - is stdout.")] = None,
     png: Annotated[str | None, File("Contact sheet to write; - is stdout.")] = None,
     limit: Annotated[
         int | None,

@@ -15,6 +15,8 @@ from typer.models import OptionInfo
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io import settings
 
+# Short names by the name of the parameter: a letter has one meaning in all commands.
+_SHORT = {"encoder": "-e", "output": "-o", "tokenizer": "-t"}
 _MOST = 2**63  # numbers of the command line stay below: arrays and `islice` count no further
 Result = TypeVar("Result")
 
@@ -109,6 +111,8 @@ def _placed(parameter: inspect.Parameter, topic: Topic) -> inspect.Parameter:
         return parameter
     option = copy.copy(option)
     option.rich_help_panel = topic if own is None else own
+    if parameter.name in _SHORT and not option.param_decls:
+        option.param_decls = (f"--{parameter.name}", _SHORT[parameter.name])
     return parameter.replace(annotation=Annotated[hint, option])
 
 

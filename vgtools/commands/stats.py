@@ -107,8 +107,6 @@ def stats(
             "REF",
             "Definition of a token. words: lower-case words and punctuation marks. Or a tokenizer "
             "(hub name, directory, vg run, builtin:NAME): the paper counts word-pieces.",
-            "--tokenizer",
-            "-t",
         ),
     ] = "words",
     base: Annotated[

@@ -264,12 +264,12 @@ def _legend(figure: Figure, x: float, y: float, baseline: str = "") -> None:
     figure.text(x + 328, y, f"most confident region{baseline}", SOFT, 11)
 
 
-def relation_figure(records: Sequence[Record], most: int = 12) -> Figure | None:
+def relation_figure(records: Sequence[Record]) -> Figure | None:
     """Return figure 4: syntactic grounding of all heads by layer, one panel per relation.
 
     None where there are no relations.
     """
-    relations = [r for r in of_kind(records, "relation") if r["entity"] == "either"][:most]
+    relations = [r for r in of_kind(records, "relation") if r["entity"] == "either"][:_RELATIONS]
     if not relations:
         return None
     columns = min(3, len(relations))
@@ -297,6 +297,7 @@ def relation_name(record: Record) -> str:
     return name if name == paper else f"{name} ({paper})"
 
 
+_RELATIONS = 12  # panels of figure 4 at most
 _LAYERS = [[37, 99, 235], [22, 163, 74], [217, 119, 6]]  # blue, green, orange
 _SHARES = [[244, 243, 239], [11, 94, 87]]  # white for a share of 0, deep teal for 1
 

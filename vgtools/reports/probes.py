@@ -332,14 +332,16 @@ def _step(value: float) -> int:
 # -------------------------------------------------------------------------------------------- files
 
 
+_SIDE = 640  # px of the longer side of a photo at most
+
+
 def with_pictures(
-    examples: Iterable[AttentionExample], source: str, side: int = 640
+    examples: Iterable[AttentionExample], source: str
 ) -> tuple[list[AttentionExample], list[str]]:
     """Return examples with their photos, and why some cannot be shown.
 
     Args:
         source: image rows or a directory, as `page.locate` takes them.
-        side: px of the longer side of a photo at most.
     """
     bare = list(examples)
     faults = list[str]()
@@ -348,7 +350,7 @@ def with_pictures(
     for example in bare:
         picture = None
         try:
-            picture = thumbnail(read_image(str(files[example.image].path)), side)
+            picture = thumbnail(read_image(str(files[example.image].path)), _SIDE)
         except KeyError:
             faults.append(f"{example.image}: not among the images")
         except Exception as error:  # decoders raise whatever a broken picture makes of them

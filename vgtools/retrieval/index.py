@@ -263,7 +263,7 @@ def check_embeddings(
         raise DataError(f"{why}; extract the image again", file)
 
 
-def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool = False) -> Index:
+def open_indexes(paths: Sequence[str], nprobe: int | None = None) -> Index:
     """Open one index, or several as the parts of one bank.
 
     Raises:
@@ -271,7 +271,7 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
             two parts (65, both sides), which gives it two rows: a text that leaves out its own
             image would find it in the other part.
     """
-    parts = [open_index(path, nprobe, checked) for path in paths]
+    parts = [open_index(path, nprobe) for path in paths]
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -292,8 +292,7 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
             why = f"has the images of {other}; the parts of a bank share none"
             raise DataError(why, part.path)
     ids = JoinedIds([(part.path, part.ids) for part in parts])
-    if not checked:
-        ids.check()
+    ids.check()
     files = {
         f"{number}:{name}": facts
         for number, part in enumerate(parts)

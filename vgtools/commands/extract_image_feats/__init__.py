@@ -47,8 +47,6 @@ class FeatureFile(ShardTarget):
     output: str = value(
         "feats.npy",
         "File to write, or a folder of shards, X.npy/; the same command resumes it.",
-        "--output",
-        "-o",
         metavar="X.npy",
         topic=FIRST,
     )

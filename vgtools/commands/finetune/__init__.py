@@ -48,16 +48,9 @@ def finetune(
     *,
     encoder: Annotated[
         str | None,
-        Value(
-            "NAME",
-            "Hub name, directory, vg run (of vg pretrain) or builtin:NAME.",
-            "--encoder",
-            "-e",
-        ),
+        Value("NAME", "Hub name, directory, vg run (of vg pretrain) or builtin:NAME."),
     ] = None,
-    output: Annotated[
-        str | None, Value("DIR", "Run folder; the same command resumes it.", "--output", "-o")
-    ] = None,
+    output: Annotated[str | None, Value("DIR", "Run folder; the same command resumes it.")] = None,
     listed: Annotated[
         bool,
         Flag(

@@ -91,9 +91,7 @@ class FoundImages:
     )
     fusion: Literal["paper", "gate", "scalar-gate", "sum", "attention", "bi-attention"] | None = (
         value(
-            None,
-            "With --retrieved: how images are fused.",
-            show_default="paper's, or the model's",
+            None, "With --retrieved: how images are fused.", show_default="paper's, or the model's"
         )
     )
     fusion_start: Literal["drawn", "identity"] = value(
@@ -135,7 +133,7 @@ class Scratch:
         None, "translation: train from scratch in this shape; --encoder continues instead."
     )
     tokenizer: str | None = value(
-        None, "With --shape: folder of vg prepare tokenizer.", "--tokenizer", "-t", metavar="DIR"
+        None, "With --shape: folder of vg prepare tokenizer.", metavar="DIR"
     )
 
 

@@ -33,7 +33,7 @@ def clusters(
     context: typer.Context,
     output: Annotated[
         str,
-        Value("X.faiss", "Bank to write, with X.ids, X.states.npy, X.json.", "--output", "-o"),
+        Value("X.faiss", "Bank to write, with X.ids, X.states.npy, X.json."),
     ],
     runtime: Runtime,
     text: Annotated[list[str] | None, TEXT] = None,
@@ -49,8 +49,6 @@ def clusters(
         Value(
             "NAME",
             "Hub name, directory, vg run or builtin:NAME.",
-            "--encoder",
-            "-e",
             show_default="--like's, else builtin:minilm",
         ),
     ] = None,

@@ -27,12 +27,7 @@ def vokens(
     output: ArrayFile,
     tokenizer: Annotated[
         str,
-        Value(
-            "REF",
-            "Whose ids TOKENS holds: hub name, directory, vg run or builtin:NAME.",
-            "--tokenizer",
-            "-t",
-        ),
+        Value("REF", "Whose ids TOKENS holds: hub name, directory, vg run or builtin:NAME."),
     ],
     file: Annotated[str | None, Argument("VOKENS", "CORPUS.SET.hdf5; else none has any.")] = None,
     ids: Annotated[
@@ -114,7 +109,7 @@ def keys(
 @flags
 def hdf5(
     file: Annotated[str, Argument("X.npy", "Packed vokens, or features of images.")],
-    output: Annotated[str, File("CORPUS.SET.hdf5, or SET.hdf5 of features.", "--output", "-o")],
+    output: Annotated[str, File("CORPUS.SET.hdf5, or SET.hdf5 of features.")],
     ids: Annotated[str | None, File("For vokens: the bank's .ids, of vg build-index.")] = None,
     tokens: Annotated[
         str | None, File("For vokens: CORPUS.TOKENIZER.hdf5 to write, in the same folder.")

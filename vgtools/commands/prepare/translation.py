@@ -75,7 +75,7 @@ def tokenizer(
     texts: Annotated[list[str], Argument("FILE", "Rows of vg prepare pairs, or text; - is stdin.")],
     *,
     vocabulary: Annotated[int, Count("Most entries of the vocabulary.", 8)],
-    output: Annotated[str, Value("DIR", "Folder to write.", "--output", "-o")],
+    output: Annotated[str, Value("DIR", "Folder to write.")],
     quiet: Quiet = False,
 ) -> None:
     """Learn a vocabulary of subwords (BPE).

@@ -42,18 +42,10 @@ class TowerStart(StartFlags):
         metavar="NAME|FILE",
     )
     tokenizer: str | None = value(
-        None,
-        "With --shape: builtin:clip-bpe, or another CLIP's.",
-        "--tokenizer",
-        "-t",
-        metavar="NAME",
+        None, "With --shape: builtin:clip-bpe, or another CLIP's.", metavar="NAME"
     )
     encoder: str | None = value(
-        None,
-        "Continue training this text tower: hub name, directory, vg run.",
-        "--encoder",
-        "-e",
-        metavar="NAME",
+        None, "Continue training this text tower: hub name, directory, vg run.", metavar="NAME"
     )
 
     def open(self, offline: bool) -> Encoder:

@@ -79,18 +79,10 @@ class StartFlags:
         metavar="NAME|FILE",
     )
     tokenizer: str | None = value(
-        None,
-        "With --shape: hub name, directory or builtin:NAME.",
-        "--tokenizer",
-        "-t",
-        metavar="NAME",
+        None, "With --shape: hub name, directory or builtin:NAME.", metavar="NAME"
     )
     encoder: str | None = value(
-        None,
-        "Continue training this model: hub name, directory, vg run.",
-        "--encoder",
-        "-e",
-        metavar="NAME",
+        None, "Continue training this model: hub name, directory, vg run.", metavar="NAME"
     )
 
     def check(self) -> None:

@@ -127,10 +127,7 @@ def grounding(
     encoder: Annotated[
         str,
         Value(
-            "NAME",
-            "Text encoder: hub name, directory, vg run, builtin:NAME; it stays as it is.",
-            "--encoder",
-            "-e",
+            "NAME", "Text encoder: hub name, directory, vg run, builtin:NAME; it stays as it is."
         ),
     ],
     shown: Annotated[ImageFlags, IMAGES],

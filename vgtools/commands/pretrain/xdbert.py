@@ -43,11 +43,7 @@ class Models:
     """The encoder that is adapted, and its teacher."""
 
     encoder: str = value(
-        ...,
-        "BERT, RoBERTa or ELECTRA: hub name, directory, vg run.",
-        "--encoder",
-        "-e",
-        metavar="NAME",
+        ..., "BERT, RoBERTa or ELECTRA: hub name, directory, vg run.", metavar="NAME"
     )
     teacher: str = value(
         ..., "CLIP or its text tower: hub name, directory, run of vg pretrain clip.", metavar="NAME"

@@ -26,13 +26,9 @@ from vgtools.io.settings import value
 if TYPE_CHECKING:
     from vgtools.systems.attention_probes.probing import Findings, ProbeSettings
 
-Encoder = Annotated[
-    str, Value("REF", "Hub name, directory, vg run or builtin:NAME.", "--encoder", "-e")
-]
+Encoder = Annotated[str, Value("REF", "Hub name, directory, vg run or builtin:NAME.")]
 Samples = Annotated[int, Count("Resamplings of photos or sentences for the intervals.", 20)]
-Output = Annotated[
-    str | None, Value("DIR", "Folder for results, tables, figures, page.", "--output", "-o")
-]
+Output = Annotated[str | None, Value("DIR", "Folder for results, tables, figures, page.")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,7 @@ def vokenization(
     *,
     target: RunFolder,
     encoder: Annotated[
-        str, Value("NAME", "Hub name, directory or builtin:NAME.", "--encoder", "-e")
+        str, Value("NAME", "Hub name, directory or builtin:NAME.")
     ] = "builtin:minilm",
     preset: Annotated[
         Literal["default", "text", "paper"],

@@ -105,21 +105,21 @@ def _logistic(x: Array) -> Array:
     return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))  # Unlike exp, tanh does not overflow.
 
 
-def reliability(scores: Array, right: Array, bins: int = 5) -> list[dict[str, float]]:
-    """Return the reliability curve: for the scores in each bin, their mean and how many were right.
+def reliability(scores: Array, right: Array) -> list[dict[str, float]]:
+    """Return the reliability curve: the mean of the scores in each fifth, and how many were right.
 
     Args:
         scores: (T,) probabilities.
         right: (T,) bool.
-        bins: number of bins, of equal width from 0 to 1; empty bins are left out.
 
     Returns:
-        `from`, where the bin starts, `score` and `right` in percent, and `count`, per bin.
+        `from`, where the fifth starts, `score` and `right` in percent, and `count`, per fifth that
+        has a score.
     """
-    place = np.minimum((np.asarray(scores, np.float64) * bins).astype(int), bins - 1)
+    place = np.minimum((np.asarray(scores, np.float64) * 5).astype(int), 4)
     return [
         {
-            "from": round(100 * n / bins, 2),
+            "from": 20.0 * n,
             "score": round(100 * float(scores[place == n].mean()), 2),
             "right": round(100 * float(right[place == n].mean()), 2),
             "count": int((place == n).sum()),

@@ -114,7 +114,9 @@ class XDBertPretraining(PackedPretraining):
                 "blocks": len(corpus),
                 "teacher_blocks": facts,
             }
-            return info, self._trained(), model.own_weights(), {"teacher": self._trained_teacher()}
+            sha256 = fingerprint(self.teacher.model)
+            teacher = dataclasses.replace(self.teacher, fingerprint=sha256)
+            return info, self._trained(), model.own_weights(), {"teacher": teacher}
 
         counts = {
             "token_count": lambda b: len(b.tokens),
@@ -160,10 +162,6 @@ class XDBertPretraining(PackedPretraining):
         """Return the bare student, as `encoder/` has it."""
         bare = self.student.model.base_model
         return dataclasses.replace(self.student, model=bare, fingerprint=fingerprint(bare))
-
-    def _trained_teacher(self) -> Encoder:
-        sha256 = fingerprint(self.teacher.model)
-        return dataclasses.replace(self.teacher, fingerprint=sha256)
 
 
 def count_parameters(model: XDBert) -> dict[str, int]:
