@@ -78,6 +78,7 @@ def run(
         raise DataError(f"--ray {address} {why}", code=Exit.UNAVAILABLE)
     if not shards:
         return
+    # Messages of Ray must not come between the command's own output.
     with contextlib.redirect_stdout(sys.stderr):
         try:
             _connect(address, workers, gpu)
@@ -311,6 +312,7 @@ class _Queue:
         if not self.quiet:
             again = amount(len(worker.shards), self.unit) + " will be done again"
             print(f"vg: a worker was lost {what}; {again}: {reason}", file=sys.stderr)
+        # They come back to the front, as shards are to be started in their order.
         self.left.extendleft(reversed(worker.shards))
         if self.left:
             self._start()

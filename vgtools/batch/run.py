@@ -219,6 +219,7 @@ def run(
         damaged = shards.remove_damaged(part)
         if damaged:
             say(f"{shards.folder}/: making {amount(damaged, 'damaged shard')} again")
+        # A complete folder may still hold files of killed tries, which `finish` removes.
         elif not shards.finish():
             say(f"{shards.folder}/ is up to date")
             return None

@@ -133,6 +133,7 @@ class Attempt:
             for part, final in zip(self._parts, names, strict=True):
                 places.adopt(part_path(part.final), os.path.join(shards.folder, final))
             counts = self.state.get("counts", {})
+            # Counts are added up over the shards; other facts are taken from the first shard.
             facts = {key: value for key, value in facts.items() if key not in counts}
             files = dict(zip(names, made, strict=True))
             # The commit comes last, so that it names only files that are there and whole.
@@ -537,6 +538,7 @@ def _read_plan(file: str) -> dict[str, Any] | None:
 def remove_shards(folder: str) -> None:
     """Remove a folder's shards and manifest, and last the plan, the proof that vg wrote it."""
     places.remove(manifest_of(folder), is_manifest)
+    # False sorts before True, so that the plan comes last.
     for name in sorted(places.sizes(folder), key=PLAN.__eq__):
         if re.fullmatch(places.OURS, name):
             places.remove(os.path.join(folder, name))

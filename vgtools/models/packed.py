@@ -72,6 +72,8 @@ class PackedEncoder:
         # same number.
         self._constant = on_gpu
         config = encoder.model.config
+        # A decoder hides later tokens, and relative positions enter the attention itself:
+        # `_forward` computes neither.
         self.packed = (
             config.model_type in _BERT_SHAPED
             and not getattr(config, "is_decoder", False)
@@ -95,6 +97,8 @@ class PackedEncoder:
         Raises:
             DataError: memory ran out with a single segment in the pack (exit 70).
         """
+        # Segments of equal length become neighbours, so that a pack has few runs, and attention
+        # runs once for each.
         order = np.argsort(lengths, kind="stable")
         extra = len(self.encoder.prefix) + len(self.encoder.suffix)
         at = 0
@@ -108,6 +112,7 @@ class PackedEncoder:
                 make_room(error, f"{one}; {hint}" if end - at == 1 else "")
                 self.pack = max(self.pack // 2, 1)
                 self.halved = True
+                # The smaller size stays: the segments that are left are at least as long.
                 continue
             yield hidden
             at = end

@@ -342,6 +342,7 @@ class JoinedIds(IndexIds):
 
 def _line_hashes(index: Path) -> Array:
     """Return a 64-bit hash of each line of the ids next to an index."""
+    # Python's hash of bytes differs from process to process; these hashes meet only one another.
     with open(index.with_suffix(".ids"), "rb") as lines:
         return np.fromiter((hash(line.rstrip(b"\r\n")) for line in lines), np.int64)
 
@@ -391,6 +392,8 @@ def open_index(path: str | Path, nprobe: int | None = None, checked: bool = Fals
     ids = IndexIds(Path(path).with_suffix(".ids"), index.ntotal)
     bank = None
     if isinstance(index, faiss.IndexFlat):
+        # A view of the mapped file, not a copy: it is valid only as long as `index`, which `Index`
+        # keeps.
         vectors = cast(Any, faiss.downcast_index(index)).get_xb()
         flat = faiss.rev_swig_ptr(vectors, index.ntotal * index.d)
         bank = flat.reshape(index.ntotal, index.d)

@@ -99,6 +99,7 @@ def row_starts(counts: Iterable[int]) -> Array:
 
 def _codes(texts: Sequence[str]) -> tuple[Array, Array]:
     """Return the code points of all texts, a line end after each, and where each text starts."""
+    # With a line end after each text, an empty span at its end has a code point to look at as well.
     codes = np.frombuffer(("\n".join(texts) + "\n").encode("utf-32-le"), "<u4")
     return codes, row_starts(len(t) + 1 for t in texts)[:-1]
 
@@ -214,7 +215,7 @@ def span_iou_align(
         order = order[np.argsort(s[order, 0], kind="stable")]
     start, end = s[order].T
     # Sources before `low` end before the target starts, `low` itself does not; those from `high` on
-    # start after its end.
+    # start after its end. Ends of nested spans are in no order; their running maximum is in order.
     low = np.searchsorted(np.maximum.accumulate(end), t[:, 0], "right")
     high = np.where(t[:, 1] > t[:, 0], np.searchsorted(start, t[:, 1], "left"), low)
     one = high - low == 1
@@ -268,6 +269,7 @@ def split_window(n_tokens: int, max_tokens: int) -> list[tuple[int, int, int, in
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
     windows = list[tuple[int, int, int, int]]()
     margin = max_tokens // 4
+    # Two margins are at most half of a window: each window keeps a token, and the loop ends.
     keep = 0
     while keep < n_tokens:
         start = max(0, min(keep - margin, n_tokens - max_tokens))

@@ -138,6 +138,7 @@ class TrainState:
                 names = file.keys()
                 state._loaded = {name: file.get_tensor(name) for name in names}
                 expected = position.pop("sha256")
+                # The first process has compared the hash; the others would only repeat it.
                 if not trusted() and expected != _seal(position, state._loaded):
                     raise ValueError("it was damaged: its sha256 belongs to other contents")
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
@@ -334,6 +335,8 @@ def _step(
     if not torch.isfinite(norm):
         raise _diverged("the gradient", state, "")
     optimizer.step()
+    # None rather than 0: Adam skips a parameter that no loss of a step reaches, but would decay its
+    # moments for a gradient of 0.
     optimizer.zero_grad(set_to_none=True)
     state.step += 1
     return totals, float(norm)
@@ -395,12 +398,14 @@ def _backward(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
+        # Halving makes no batch smaller any more: each is down to single rows.
         if all(len(_cut(b, 2 * pieces, halve)) == len(_cut(b, pieces, halve)) for b in group):
             how = "" if halve is None else ", with one row at a time"
             less = "a smaller --batch-size needs" if halve is None else "shorter rows need"
             why = f"out of memory in step {state.step + 1}{how}; {_last_good(state)}"
             raise DataError(f"{why} {less} less", code=Exit.CANNOT_CONTINUE) from None
     state.notes["pieces"] = 2 * pieces
+    # The allocator keeps the blocks of the failed try, whose sizes the halves do not ask for.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return None

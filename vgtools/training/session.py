@@ -515,6 +515,8 @@ class TrainingRun:
         noted = {**record, "best": best}
         self.note(noted)
         small = sum(tensor.nbytes for tensor in tensors.values()) < LARGE
+        # Decided together, because clocks differ between processes and every process has to call
+        # `save`.
         (due,) = processes.anywhere(small or time.monotonic() - self.saved_at > EPOCH_SECONDS)
         if due:
             self.save()

@@ -280,6 +280,7 @@ class ClassifierProbe(Probe):
         with torch.inference_mode():
             predicted = self.model.logits(batch).argmax(-1).numpy()
         row, word, head = np.array([link[:3] for link in links], np.int64).T
+        # There are no photos: a sentence is the group that is resampled, with all its copies.
         unique = list(dict.fromkeys(texts))
         image = np.array([unique.index(text) for text in texts])[row]
         # A link counts for its relation and for groups of relations.
@@ -296,6 +297,8 @@ class ClassifierProbe(Probe):
     def _offset(self, name: str) -> int:
         """Return the most frequent offset of a word's head in the sentences learned from."""
         seen = self._offsets.get(name) or self._offsets[ALL]
+        # Ties go to the nearest word, then to the word before, whatever order the sentences came
+        # in.
         return min(OFFSETS, key=lambda offset: (-seen[offset], abs(offset), offset))
 
     def records(self, relations: Relations = 10, level: float = 0.95) -> Iterator[dict[str, Any]]:

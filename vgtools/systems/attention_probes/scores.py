@@ -196,6 +196,8 @@ class HeadScores:
             cell.base_hits[groups] += np.add.reduceat(base[some], begin)
             cell.totals[groups] += np.diff(begin, append=len(some))
             cell.right += right[some].sum(0)
+            # In float64, because the shares of all queries are added: float32 would lose the last
+            # of millions.
             cell.mass += mass[some].sum(0, dtype=np.float64)
             cell.base += float(base[some].sum())
             cell.bound += int(bound[some].sum())
@@ -311,6 +313,7 @@ def significance(cell: Cell, level: float = 0.95) -> Significance:
     # Without the tolerance, a resampling that equals the sample could fall below it by rounding.
     observed = np.abs(gain.value) / gain.error - 1e-9
     least = 2.0 ** (1 - len(total))
+    # The sample itself counts as a resampling: no finite number of them shows a p-value of 0.
     p, p_corrected = (
         np.maximum((1 + (drawn >= observed).sum(0)) / (1 + len(weights)), least)
         for drawn in (deviation, deviation.max(1)[:, None])

@@ -63,6 +63,7 @@ class TokenImageMatcher(nn.Module):
         Returns:
             (T, E) unit vectors, float32.
         """
+        # An empty sentence has no mean, and no token that would read one.
         kept = lengths[lengths > 0]
         means = sentence_means(hidden, kept) if self.context is not None else hidden[:0]
         return self.project_tokens(hidden, means, torch.repeat_interleave(kept))
@@ -277,6 +278,7 @@ def info_nce(
         # The mean logit over a key's images is the logit of their mean embedding: no (T, C) target
         # is built.
         part = share * (keys >= 0)
+        # A token without a key reads row 0 of the holders, which does not count: its part is 0.
         shared = scale * (tokens * F.embedding(keys.clamp(min=0), holders @ images)).sum(1)
         target = (1 - part) * target + part * shared
     losses = logits.logsumexp(1) - target

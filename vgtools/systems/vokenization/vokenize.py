@@ -285,6 +285,7 @@ class Vokenizer:
     def __call__(self, texts: Sequence[str], tokens: Tokens | None = None) -> Vokens:
         """Return the vokens of sentences; special tokens are neither searched nor in the result."""
         tokens = self.tokenize(texts) if tokens is None else tokens
+        # No entry stays unset, because every token is kept by exactly one segment.
         rows = np.empty((len(tokens.ids), self.k), np.int32)
         scores = np.empty((len(tokens.ids), self.k), np.float32)
         for vectors, owner, places in self.embed(tokens):
@@ -297,6 +298,7 @@ class Vokenizer:
             below = scores < self.min_score
             rows[below] = -1
             scores[below] = 0
+        # Rounded last: `min_score` is compared with the scores as they were computed.
         return Vokens(texts, tokens, rows, np.round(scores, 4, out=scores))
 
     def _search(self, queries: torch.Tensor) -> tuple[Array, Array]:
