@@ -15,9 +15,10 @@ make them; rows of one folder run in this order, so that a base is made once:
     Row("xdbert", "small", "table5", "row of the table | another"),
 
 The words are the example, the scale (`""`: the same at both), its targets, and what is looked for
-in what the last of them prints. `files=` sets variables of that row alone, `toy=` sizes. `{bert}`
-in a variable is a path: official files of `tests/tiny/official.py`, networks of
-`tests/tiny/hub.py`. Sizes that all rows of an example need are in `TOY`, its files in `FILES`.
+in what the last of them prints; `makes=` names files instead. `files=` sets variables of that row
+alone, `toy=` sizes. `{bert}` in a variable is a path: official files of `tests/tiny/official.py`,
+networks of `tests/tiny/hub.py`. Sizes that all rows of an example need are in `TOY`, its files in
+`FILES`.
 
 `test_makefiles.py`, which is quick, parses every `vg` call of these targets at their own sizes,
 and fails for a target that no row runs.

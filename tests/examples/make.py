@@ -170,7 +170,18 @@ def run(row: Row, folder: Path, places: Places, vg: str) -> Outcome:
     else:
         shown = filter(None, row.shows.split("|"))
         faults += [f"does not show {part!r}" for part in shown if not re.search(part, done.stdout)]
+        faults += [fault for word in row.makes.split() for fault in lacking(word, folder)]
     return Outcome(done.returncode, seconds, count(folder) - before, done.stdout, tuple(faults))
+
+
+def lacking(word: str, folder: Path) -> list[str]:
+    """Return why a file of `Row.makes` is not as the row expects it."""
+    name, _, pattern = word.partition(":")
+    found = [path.read_bytes() for path in folder.glob(name)]
+    if not found or not all(found):
+        return [f"makes no {name}, or an empty one"]
+    holds = any(re.search(pattern.encode(), content, re.MULTILINE) for content in found)
+    return [] if holds else [f"{name} does not hold {pattern!r}"]
 
 
 def count(folder: Path) -> int:

@@ -94,7 +94,9 @@ class Row:
         example: the folder.
         scale: SCALE; empty: the targets are the same at both.
         targets: between spaces, made in this order.
-        shows: between bars, what the call prints, as regular expressions.
+        shows: between bars, what the call prints, as regular expressions; `^$`: nothing.
+        makes: between spaces, files that are there afterwards, as globs, each perhaps with `:` and
+            a regular expression that one of them holds; none is empty.
         files: further variables, that name files or choose a variant.
         toy: further variables, that make it small.
         folder: where it runs, instead of EXAMPLE-SCALE; what earlier rows made there is there.
@@ -105,6 +107,7 @@ class Row:
     scale: str
     targets: str
     shows: str = ""
+    makes: str = ""
     files: str = ""
     toy: str = ""
     folder: str = ""
@@ -122,22 +125,31 @@ class Row:
         return self.folder or f"{self.example}-{self.scale or 'any'}"
 
 
+_BANK = (
+    "small/train.jsonl small/dev.jsonl small/feats.npy small/scene.faiss "
+    'small/keyword.jsonl:^{"word":'
+)
+_FIGURES = " ".join(
+    f"small/locate/figure{n}.png small/locate/figure{n}.html:data:image" for n in (3, 4)
+)
+
 ROWS = (
     Row("cluster", "", "help", "make cost"),
     Row("cluster", "", "cost", "GPU"),
-    Row("cluster", "", "gnu-parallel", files="TEXT={text} INDEX={voken_bank} OUT=v.npy/",
+    Row("cluster", "", "gnu-parallel", makes='v.npy/000000-*.npy v.json:"kind":."vokens"',
+        files="TEXT={text} INDEX={voken_bank} OUT=v.npy/",
         needs="parallel"),
     # ----------------------------------------------------------------------------------- compare
-    Row("compare", "small", "files"),
+    Row("compare", "small", "files", makes=_BANK),
     Row("compare", "small", "table", "nothing|visualbert|xdbert-words"),
     Row("compare", "small", "similarity", "mlm"),
     Row("compare", "small", "all", "Against mlm|scene-random"),
-    Row("compare", "paper", "files"),
+    Row("compare", "paper", "files", makes=_BANK.replace("small/", "paper/")),
     Row("compare", "paper", "table", "nothing|visualbert"),
     Row("compare", "paper", "similarity", "mlm"),
     Row("compare", "paper", "all", "Against mlm|scene-random"),
     # --------------------------------------------------------------------------------- grounding
-    Row("grounding", "", "files"),
+    Row("grounding", "", "files", makes=_BANK),
     Row("grounding", "", "small", "captions.0.15.jsonl|drop"),
     Row("grounding", "", "table4", "joci: the paper has|sick: .*|NEUTRAL 33.3 %|vuan: "),
     Row("grounding", "", "table3", "plain|keyword|SICK"),
@@ -153,7 +165,7 @@ ROWS = (
     Row("visual-awareness", "small", "retrieval", "text_to_image", files="TUNED=1"),
     Row("visual-awareness", "small", "retrieval", "text_to_image", files="LOSS=triplet WARM=1"),
     Row("visual-awareness", "small", "pointing segmentation", "centre|whole_picture"),
-    Row("visual-awareness", "small", "figure3 figure4"),
+    Row("visual-awareness", "small", "figure3 figure4", makes=_FIGURES),
     Row("visual-awareness", "small", "table2 table3 sick", "va|shuffle"),
     Row("visual-awareness", "small", "conll-counts", "published|train: "),
     Row("visual-awareness", "small", "table2 table3", "silver",
@@ -164,23 +176,28 @@ ROWS = (
         files="TABLE1='base scalar-gate sum weight.on attention bi-attention'"),
     Row("visual-awareness", "small", "masked", "own-shuffle.on", files="MASK=colours"),
     Row("visual-awareness", "small", "masked", "own-shuffle.on", files="MASK=nouns"),
-    Row("visual-awareness", "small", "translation-base text-only"),
+    Row("visual-awareness", "small", "translation-base text-only",
+        makes='small/multi30k/runs/base/run.json:"bleu" small/text/base/run.json:"bleu"'),
     Row("visual-awareness", "small", "search-m search-m-translation", "best m of snli",
         toy="MS='1 2'"),
     Row("visual-awareness", "paper", "retrieval", "text_to_image|94.0"),
     Row("visual-awareness", "paper", "pointing segmentation", "centre|whole_picture"),
-    Row("visual-awareness", "paper", "figure3 figure4"),
+    Row("visual-awareness", "paper", "figure3 figure4",
+        makes=_FIGURES.replace("small/", "paper/")),
     Row("visual-awareness", "paper", "table2 table3 sick", "va|shuffle"),
     Row("visual-awareness", "paper", "conll-counts", "published"),
     Row("visual-awareness", "paper", "table1", "gate.on|found"),
-    Row("visual-awareness", "paper", "translation-base text-only"),
+    Row("visual-awareness", "paper", "translation-base text-only",
+        makes='paper/ende/runs/base/run.json:"bleu" paper/text/base/run.json:"bleu"'),
     Row("visual-awareness", "paper", "search-m search-m-translation", "best m of snli",
         toy="MS='1 2'"),
     # -------------------------------------------------------------------------------- visualbert
     Row("visualbert", "", "probe-files all probe", "figures, tables and page"),
-    Row("visualbert", "", "shuffled"),
+    Row("visualbert", "", "shuffled", makes="small/probe.shuffled/page.html "
+        "small/probe.shuffled/tables.md:another.photo"),
     Row("visualbert", "", "all", "figures", files="PROPOSALS={proposals}"),
-    Row("visualbert", "", "paper-files paper"),
+    Row("visualbert", "", "paper-files paper",
+        makes='paper/probe/page.html paper/probe.jsonl:"kind":"reported"'),
     Row("visualbert", "", "vqa", "VQA 2.0|visualbert .*|70.8"),
     Row("visualbert", "", "vcr", "Q→AR|52.2"),
     Row("visualbert", "", "nlvr2", "consistency|26.9"),
@@ -190,12 +207,14 @@ ROWS = (
         "without-early-fusion|without-coco|68.18|51.4|64.6|70.33"),
     Row("visualbert", "", "table7", "without-objective-2|without-grounded|64.9"),
     Row("visualbert", "", "boxes", "regions-1/|regions-2/|9 regions"),
-    Row("visualbert", "", "servers"),
+    Row("visualbert", "", "servers", makes='paper/servers/vqa.json:"question_id" '
+        "paper/servers/nlvr2.csv:,True|,False paper/servers/vcr-qar.csv:^annot_id,"),
     # ------------------------------------------------------------------------------ vokenization
     Row("vokenization", "", "demo nouns", "vokens.html|of all", folder="vokenization-demo"),
     Row("vokenization", "", "flickr8k-files entities-files flickr8k",
         "flickr8k/paper|flickr8k/text"),
-    Row("vokenization", "", "wiki", files="WIKI= WIKI_DUMP={dump}",
+    Row("vokenization", "", "wiki", makes="paper/wiki.train.txt paper/wiki.valid.txt "
+        "paper/wiki.test.txt", files="WIKI= WIKI_DUMP={dump}",
         toy="HELD=5", folder="vokenization-wiki"),
     Row("vokenization", "", "paper-files paper", "vokens.npy"),
     Row("vokenization", "", "small", "bert2-vokens", toy=TOY["vokenization:small"],
@@ -204,7 +223,7 @@ ROWS = (
         Row("vokenization", scale, target, shows)
         for scale in ("small", "paper")
         for target, shows in (
-            ("tables-files", ""),
+            ("tables-files", "^$"),
             ("table1", "captions"),
             ("table2", "vokens"),
             ("table3", "noise"),
@@ -219,18 +238,22 @@ ROWS = (
     ),
     # ------------------------------------------------------------------------------------ xdbert
     Row("xdbert", "", "help", "make teacher"),
-    Row("xdbert", "", "given-tasks given-captions"),
+    Row("xdbert", "", "given-tasks given-captions", "^$"),
     Row("xdbert", "", "table4 table6 table7", "109,?482,?240"),
-    Row("xdbert", "small", "teacher"),
-    Row("xdbert", "small", "adapt"),
+    Row("xdbert", "small", "teacher", makes='small/teacher/metrics.jsonl:"r10"'),
+    Row("xdbert", "small", "adapt", makes='small/run.bert/run.json '
+        'small/run.xdbert/metrics.jsonl:"match_low"'),
     Row("xdbert", "small", "table1", "clip-t|xdbert"),
     Row("xdbert", "small", "table2", "bert-tiny"),
     Row("xdbert", "small", "figure4 appendix-d", "On par|Visually-grounded ratio"),
     Row("xdbert", "small", "table3", "one-layer"),
     Row("xdbert", "small", "table8 table9", "xdbert"),
-    Row("xdbert", "small", "adapt", files="WIKITEXT={wikitext}", folder="xdbert-wikitext"),
-    Row("xdbert", "paper", "teacher"),
-    Row("xdbert", "paper", "adapt"),
+    Row("xdbert", "small", "adapt", makes="small/wiki.train.txt small/wiki.test.txt "
+        'small/run.xdbert/metrics.jsonl:"match_low"',
+        files="WIKITEXT={wikitext}", folder="xdbert-wikitext"),
+    Row("xdbert", "paper", "teacher", "^$"),  # CLIP itself is there
+    Row("xdbert", "paper", "adapt", makes='paper/run.bert/run.json '
+        'paper/run.xdbert/metrics.jsonl:"match_low"'),
     Row("xdbert", "paper", "table1", "clip-t|xdelectra-l"),
     Row("xdbert", "paper", "table2", "bert-tiny"),
     Row("xdbert", "paper", "figure4 appendix-d", "On par|Visually-grounded ratio"),

@@ -50,6 +50,21 @@ def check(row: Row, folder: Path, vg: str) -> None:
     assert outcome.files > 0 or row.shows
 
 
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_checks_more_than_the_exit_code(row: Row) -> None:
+    assert row.shows or row.makes
+
+
+def test_files_that_a_row_makes(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"kind": "run"}\nlast\n')
+    (tmp_path / "empty.json").touch()
+    for word in ("a.json", 'a.json:"kind":."run"', "a.js*:^last$"):
+        assert not make.lacking(word, tmp_path)
+    assert make.lacking("b.json", tmp_path) == ["makes no b.json, or an empty one"]
+    assert make.lacking("*.json", tmp_path) == ["makes no *.json, or an empty one"]
+    assert make.lacking("a.json:^kind", tmp_path) == ["a.json does not hold '^kind'"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHARE)
 def test_a_target_of_each_paper(name: str, tmp_path: Path, vg: str) -> None:
