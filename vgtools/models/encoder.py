@@ -425,8 +425,11 @@ def as_encoder(
         raise DataError(f"{why} next to the special tokens", file)
     sha256 = sha256 or fingerprint(model.base_model)
     if folder is not None:
-        # The BERT read out of a VisualBERT has a fingerprint that no run.json records.
-        part = config.model_type == "bert" and _has_regions(_config_in(Path(folder)))
-        if not part:
+        # No run.json records the fingerprint of a part of its network: the BERT in a VisualBERT, or
+        # a CLIP's text tower without the projection.
+        bare = config.model_type == "clip_text_model" and not hasattr(model, "text_projection")
+        if not bare and not (
+            config.model_type == "bert" and _has_regions(_config_in(Path(folder)))
+        ):
             check_fingerprint(Path(folder), sha256)
     return Encoder(model, tokenizer, ref, sha256, width, layers, max_tokens, prefix, suffix)

@@ -15,6 +15,7 @@ from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from vgtools import cli
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.clip import load_teacher
+from vgtools.models.encoder import load_encoder
 from vgtools.models.runs import open_run, read_run
 from vgtools.systems.clip.training import ClipPretraining
 from vgtools.training import processes
@@ -67,6 +68,8 @@ def test_a_run_is_a_teacher(data: Path, tmp_path: Path, capfd: pytest.CaptureFix
     assert (teacher.width, teacher.max_tokens) == (6, 75)
     assert teacher.fingerprint == info["encoder"]["fingerprint"]
     CLIPTextModelWithProjection.from_pretrained(run / "encoder")
+    # As an encoder it is a part of what was trained: the tower without the projection.
+    assert not hasattr(load_encoder(str(run)).model, "text_projection")
     weights = open_run(run, "clip").weights
     assert set(weights) == {
         "log_scale", "photo.0.weight", "photo.0.bias", "photo.3.weight", "photo.3.bias",
