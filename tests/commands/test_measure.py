@@ -91,6 +91,28 @@ def test_kept_items_give_the_same_records_without_the_encoders(folder: Path, cap
     assert records_of([f"{one}.jsonl", f"{two}.jsonl"], capfd) == both
 
 
+def test_classes_of_words_are_kept_by_name(folder: Path, capfd: Any) -> None:
+    rng = np.random.default_rng(0)
+    words = [f"{a}{b}" for a in "bdfgkl" for b in "aeiou"]
+    kinds = [("low", "high")[n % 3 == 0] for n in range(30)]
+    rows = [json.dumps({"word": w, "value": k}) for w, k in zip(words, kinds, strict=True)]
+    (folder / "kinds.jsonl").write_text("\n".join(rows) + "\n")
+    refs = list[str]()
+    for name, noise in (("one", 5.0), ("two", 0.01)):
+        shape = {
+            w: [k == "low", 0.5] + noise * rng.normal(size=2)
+            for w, k in zip(words, kinds, strict=False)
+        }
+        refs.append(write_vectors(folder, name, {w: list(v) for w, v in shape.items()}))
+    on = ["--on", f"{folder}/kinds.jsonl"]
+    both = records_of([*refs, *on, "-o", f"{folder}/both.jsonl"], capfd)
+    assert [record["statistic"] for record in both] == ["accuracy"] * 2
+    assert (both[0]["majority"], both[1]["value"]) == (20 / 30, 1)
+    kept = [json.loads(line) for line in (folder / "both.jsonl").read_text().splitlines()]
+    assert [row["gold"] for row in kept] == [row["predictions"][1] for row in kept] == kinds
+    assert records_of([f"{folder}/both.jsonl"], capfd) == both
+
+
 def test_items_with_another_gold_value_are_refused(folder: Path, capfd: Any) -> None:
     one = write_vectors(folder, "one", ROWS)
     on = ["--on", f"{folder}/pairs.tsv"]

@@ -14,7 +14,7 @@ from vgtools.io.arrays import Array
 from vgtools.measures.contexts import draw
 from vgtools.measures.subject import Reading, Subject, unknown_id
 from vgtools.models.encoder import Encoder, load_encoder
-from vgtools.text.tokens import tokenize
+from vgtools.text.tokens import split_window, tokenize
 
 # float32 states of a two-layer network, each sum in another order
 _CLOSE = {"rtol": 0, "atol": 2e-5}
@@ -51,10 +51,20 @@ def test_a_word_is_the_mean_of_its_tokens_last_states(tmp_path: Path, encoder: E
 def test_a_sentence_longer_than_the_encoder_takes_is_read_in_windows(tmp_path: Path) -> None:
     save_encoder(tmp_path / "net", positions=32, still=False)
     subject = Subject(str(tmp_path / "net"), Reading("alone"))
-    short, long = text(1, longest=6)[0], " ".join(text(30))
-    one, both = subject.sentences([short])[0], subject.sentences([long, short])
-    np.testing.assert_allclose(both[1], one, **_CLOSE)
-    assert np.isfinite(both[0]).all()
+    encoder = load_encoder(str(tmp_path / "net"))
+    encoder.model.double()
+    long = " ".join(text(30))
+    ids = tokenize(encoder.tokenizer, [long]).ids.tolist()
+    kept = list[Array]()
+    for start, end, first, last in split_window(len(ids), encoder.max_tokens):
+        row = encoder.prefix + ids[start:end] + encoder.suffix
+        with torch.no_grad():
+            states = encoder.model(torch.tensor([row])).last_hidden_state[0].numpy()
+        kept += list(states[1:-1][first - start : last - start])
+    assert len(kept) == len(ids) > 100
+    found = subject.sentences([long, "bam"])
+    np.testing.assert_allclose(found[0], np.mean(kept, 0), **_CLOSE)
+    np.testing.assert_allclose(found[1], states_of(encoder, "bam").mean(0), **_CLOSE)
 
 
 def test_input_vectors_are_means_of_rows_of_the_table(tmp_path: Path, encoder: Encoder) -> None:

@@ -1,12 +1,12 @@
 """Items with the predictions of encoders, kept in a file and compared later without the encoders.
 
 A row is an item; `predictions` has a value per entry of the manifest's `encoders`, null where the
-encoder does not know it. Classes are named.
+encoder does not know it. Classes have their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,20 @@ def item_rows(measured: Sequence[Measured]) -> Iterator[dict[str, Any]]:
             "kind": items.kind,
             "statistic": items.statistic,
         }
-        if items.labels:
-            facts["labels"] = list(items.labels)
-        columns = [None if own is None else own.tolist() for own in each.predictions]
+        columns = [_shown(own, items) for own in (items.gold, *each.predictions)]
         for number, key in enumerate(items.keys):
             seen = {} if each.grounded is None else {"grounded": bool(each.grounded[number])}
-            gold = float(items.gold[number])
-            # NaN, which JSON lacks, is unequal to itself.
-            found = [
-                c[number] if c is not None and c[number] == c[number] else None for c in columns
-            ]
+            gold, *found = (None if own is None else own[number] for own in columns)
             yield {**facts, "item": key, **seen, "gold": gold, "predictions": found}
+
+
+def _shown(values: Array | None, items: GoldItems) -> list[Any] | None:
+    """Return numbers, or names of classes, with None for NaN, which JSON lacks."""
+    if values is None:
+        return None
+    known = np.isfinite(values).tolist()
+    plain = [items.labels[int(v)] if items.labels else v for v in np.nan_to_num(values).tolist()]
+    return [value if finite else None for value, finite in zip(plain, known, strict=True)]
 
 
 def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
@@ -57,11 +60,11 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
     """
     names = list[str]()
     rows = dict[str, dict[str, dict[str, Any]]]()  # evaluation -> item -> its first row
-    values = dict[tuple[str, str], dict[int, float]]()
+    values = dict[tuple[str, str], dict[int, Any]]()
     asked = set[tuple[str, int]]()
     for path in paths:
         encoders = read_manifest(path, KIND)["encoders"]
-        for line, row in read_jsonl(path, _KEYS | {"gold": float}):
+        for line, row in read_jsonl(path, _KEYS):
             _check(row, len(encoders), path, line)
             name = row["evaluation"]
             key = row["item"]
@@ -73,37 +76,56 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
             known = values.setdefault((name, key), {})
             for number, value in enumerate(row["predictions"], len(names)):
                 if value is not None:
-                    known[number] = float(value)
+                    known[number] = value
                     asked.add((name, number))
         names += [each["encoder"] for each in encoders]
-    found = list[Measured]()
-    for name, own in rows.items():
-        row = next(iter(own.values()))
+    return [_joined(name, own, values, asked, len(names)) for name, own in rows.items()], names
 
-        def column(number: int, name: str = name, keys: Iterable[str] = own) -> Array | None:
-            if (name, number) not in asked:
-                return None
-            return np.array([values[name, key].get(number, np.nan) for key in keys])
 
-        seen = [each.get("grounded") for each in own.values()]
-        items = GoldItems(
-            name=name,
-            kind=row["kind"],
-            statistic=row["statistic"],
-            keys=list(own),
-            gold=np.array([each["gold"] for each in own.values()], float),
-            labels=row.get("labels", ()),
-        )
-        columns = [column(number) for number in range(len(names))]
-        found.append(Measured(items, columns, None if None in seen else np.array(seen, bool)))
-    return found, names
+def _joined(
+    name: str,
+    rows: Mapping[str, Mapping[str, Any]],
+    values: Mapping[tuple[str, str], Mapping[int, Any]],
+    asked: Collection[tuple[str, int]],
+    encoders: int,
+) -> Measured:
+    """Return the items of an evaluation with all their predictions."""
+    row = next(iter(rows.values()))
+    own = [values[name, key] for key in rows]
+    classes = {each["gold"] for each in rows.values()}.union(*(each.values() for each in own))
+    labels = sorted(classes) if isinstance(row["gold"], str) else []
+    place = {label: number for number, label in enumerate(labels)}
+
+    def column(found: Iterable[Any]) -> Array:
+        return np.array([np.nan if v is None else place.get(v, v) for v in found], float)
+
+    items = GoldItems(
+        name=name,
+        kind=row["kind"],
+        statistic=row["statistic"],
+        keys=list(rows),
+        gold=column(each["gold"] for each in rows.values()),
+        labels=labels,
+    )
+    columns = [
+        column(each.get(number) for each in own) if (name, number) in asked else None
+        for number in range(encoders)
+    ]
+    seen = [each.get("grounded") for each in rows.values()]
+    return Measured(items, columns, None if None in seen else np.array(seen, bool))
 
 
 def _check(row: dict[str, Any], count: int, path: str | Path, line: int) -> None:
-    numbers = [value for value in row["predictions"] if value is not None]
-    if len(row["predictions"]) != count or not all(type(x) in (int, float) for x in numbers):
-        why = f'"predictions" must be {count} numbers or null, got {row["predictions"]!r:.60}'
-        raise DataError(why, path, line)
+    of_class = isinstance(row.get("gold"), str)
+    kinds = (str,) if of_class else (int, float)
+    found = [value for value in (row.get("gold"), *row["predictions"]) if value is not None]
+    right = row.get("gold") is not None and all(type(value) in kinds for value in found)
+    if len(row["predictions"]) != count or not right:
+        what = "names of classes" if of_class else "numbers"
+        why = f'"gold" and {count} "predictions" must be {what} (a prediction may be null)'
+        raise DataError(
+            f"{why}, got {row.get('gold')!r:.40}, {row['predictions']!r:.60}", path, line
+        )
     if row["statistic"] not in METRICS:
         why = f'"statistic" is {row["statistic"]!r:.60}, expected one of {", ".join(METRICS)}'
         raise DataError(why, path, line)

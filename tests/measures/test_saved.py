@@ -1,0 +1,49 @@
+"""Kept items: damaged rows are refused with the line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgtools.io.errors import DataError
+from vgtools.io.files import write_manifest
+from vgtools.measures.saved import KIND, read_items
+
+ROW = {"evaluation": "x", "kind": "k", "statistic": "pearson", "item": "a", "gold": 1.0}
+
+
+def save(folder: Path, *rows: dict[str, Any]) -> str:
+    path = folder / "items.jsonl"
+    path.write_text("".join(json.dumps(ROW | row) + "\n" for row in rows))
+    encoders = [{"encoder": name} for name in ("p", "q")]
+    write_manifest(path, [path], kind=KIND, encoders=encoders)
+    return str(path)
+
+
+def test_an_unknown_item_and_an_encoder_that_was_not_asked(tmp_path: Path) -> None:
+    rows = ({"predictions": [1, None]}, {"item": "b", "predictions": [None, None]})
+    (found,), names = read_items([save(tmp_path, *rows)])
+    assert names == ["p", "q"]
+    first, second = found.predictions
+    assert first is not None
+    assert (first[0], first[1] != first[1], second) == (1, True, None)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"predictions": [1]}, r"items\.jsonl:2: \"gold\" and 2 \"predictions\" must be numbers"),
+        ({"predictions": [1, "a"]}, "must be numbers"),
+        ({"predictions": [1, True]}, "must be numbers"),
+        ({"gold": "a", "predictions": ["a", 1]}, "must be names of classes"),
+        ({"gold": None, "predictions": [1, 1]}, "must be numbers"),
+        ({"statistic": "luck", "predictions": [1, 1]}, "\"statistic\" is 'luck', expected one of"),
+    ],
+)
+def test_refusals(tmp_path: Path, row: dict[str, Any], why: str) -> None:
+    path = save(tmp_path, {"predictions": [1, 2]}, {"item": "b"} | row)
+    with pytest.raises(DataError, match=why):
+        read_items([path])
