@@ -52,9 +52,11 @@ JOINED = {
     "hash": "By row number or id. The manifest or run.json of the one names the sha256 of the "
     "other's image ids, examples or predictions; others end with 65 and both hashes. Rows from a "
     "pipe name none.",
-    "model": "Made by one model, whose fingerprint both name; another ends with 65 and both.",
+    "model": "Made by one model or tokenizer, whose fingerprint both name; another ends with 65 "
+    "and both, or with 78 where models are compared with one another.",
     "content": "In one order, or with one label: texts, words or classes of both are compared; "
     "others end with 65 and the first that differs.",
+    "apart": "The one is learned from and the other measured on: a photo in both ends with 65.",
     "name": "By the name of the image, the id or the text: their order does not matter, and a "
     "missing name is an error.",
     "line": "Line N of the one belongs to line N of the other, and both come from elsewhere: only "

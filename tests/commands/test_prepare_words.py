@@ -118,10 +118,12 @@ def test_a_synset_that_is_not_known_is_named_and_can_be_given(
     rows = rows_of(pictures, "--glosses", glosses)
     assert rows[-1]["nouns"] == ["red dog", "hound"]
     assert rows[-1]["text"] == "a dog that is red"
+    glosses.write_text("n99999999\tred dog\ta\nn99999999\tcat\tb\n")
+    given = ["prepare", "imagenet", str(pictures), "--glosses", str(glosses), "-o", str(out)]
+    assert run(given) == 65
+    assert "g.tsv:2: duplicate synset n99999999 (first on line 1)" in capsys.readouterr().err
     glosses.write_text("n99999999 red dog\n")
-    assert (
-        run(["prepare", "imagenet", str(pictures), "--glosses", str(glosses), "-o", str(out)]) == 65
-    )
+    assert run(given) == 65
     assert "g.tsv:1: expected wnid, nouns and definition" in capsys.readouterr().err
 
 

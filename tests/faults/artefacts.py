@@ -48,6 +48,14 @@ def _jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def _parses(path: Path, texts: Iterable[str]) -> None:
+    """Write parses in which every word depends on the word before it."""
+    row = "{0}\t{1}\t{1}\tNOUN\t_\t_\t{2}\tdep\t_\t_\n"
+    words = ([*enumerate(text.split(), 1)] for text in texts)
+    parses = ("".join(row.format(n, word, n - 1) for n, word in text) for text in words)
+    path.write_text("".join(f"{parse}\n" for parse in parses))
+
+
 def _b64(values: Any, dtype: str) -> str:
     return base64.b64encode(np.asarray(values).astype(dtype).tobytes()).decode()
 
@@ -227,12 +235,7 @@ def _bank() -> None:
         for row in captions[:12]
     ]
     _jsonl(Path("captions.phrases.jsonl"), shown)
-    row = "{0}\t{1}\t{1}\tNOUN\t_\t_\t{2}\tdep\t_\t_\n"
-    parses = [
-        "".join(row.format(n, word, n - 1) for n, word in enumerate(caption["text"].split(), 1))
-        for caption in captions
-    ]
-    Path("captions.conllu").write_text("".join(f"{parse}\n" for parse in parses))
+    _parses(Path("captions.conllu"), (caption["text"] for caption in captions))
     _run(
         "vokenize",
         "text.txt",
@@ -300,10 +303,12 @@ def _words() -> None:
     senses = (f"{name}%1:05:00:: {n:08d} 1 {n}\n" for n, name in enumerate(names))
     Path("index.sense").write_text("".join(senses))
     _jsonl(Path("norms.jsonl"), ({"word": name, "value": n % 5} for n, name in enumerate(names)))
+    texts = [f"the {a} and {b}" for a, b in pairs]
     _jsonl(
         Path("scenes.jsonl"),
-        ({"image": f"{n % 8}.jpg", "text": f"the {a} and {b}"} for n, (a, b) in enumerate(pairs)),
+        ({"image": f"{n % 8}.jpg", "text": text} for n, text in enumerate(texts)),
     )
+    _parses(Path("scenes.conllu"), texts)
     _jsonl(
         Path("nouns.jsonl"),
         (
@@ -317,7 +322,8 @@ def _words() -> None:
         Path("sets/net", wnid).mkdir(parents=True)
         for n in range(3):
             Image.new("RGB", (6, 4), (n, 0, 0)).save(f"sets/net/{wnid}/{n}.jpg")
-    Path("sets/glosses.tsv").write_text("n01440764\tred dog, hound\ta dog\n")
+    glosses = "n01440764\tred dog, hound\ta dog\nn01484850\tcat\ta cat\n"
+    Path("sets/glosses.tsv").write_text(glosses)
 
 
 def _language() -> None:

@@ -12,6 +12,7 @@ import io
 import json
 import random
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +152,19 @@ def items(name: str, key: str | None = None) -> Change:
     return change
 
 
+def refiled(name: str) -> Change:
+    """Make the files of a folder anew, in another order."""
+
+    def change(folder: Path, rng: random.Random) -> Iterator[str]:
+        files = sorted((folder / name).iterdir())
+        for i in _order(len(files), rng):
+            new = shutil.copy2(files[i], files[i].with_suffix(".new"))
+            Path(new).rename(files[i])
+            yield str(files[i].relative_to(folder))
+
+    return change
+
+
 def other(name: str, source: str) -> Change:
     """Put another artefact in the place of one."""
 
@@ -207,6 +221,7 @@ class Pair:
         call: a row of `cases.py`, or a command line.
         change: puts one of them in another order, or makes it one of others.
         says: what a refusal shows, a regular expression; or SAME, as the output has to be.
+        code: how the refusal ends.
         reading: with SAME: compare this of standard output alone; None compares all files, too.
     """
 
@@ -215,6 +230,7 @@ class Pair:
     change: Change
     says: str = HASHES
     reading: Reading | None = None
+    code: Exit = Exit.DATA
 
     @property
     def case(self) -> Case:
@@ -269,6 +285,12 @@ _FIND = (
     " --block 24 --samples 20 --device cpu -q -o nll.jsonl"
 )
 _GENOME = CALLS["prepare-genome"].argv.replace("--images-out i.jsonl ", "")
+_LIST = "prepare regions in/sets/lxmert.tsv --labels in/sets/names.txt -o r.npy"
+_LIKE = "compare similarity in/judged.tsv in/words.npy in/words2.npy --samples 100 --offline"
+_LEARN = (
+    "probe-attention text in/scenes.jsonl -e in/encoder --parser in/scenes.conllu --samples 20"
+    " --classifier words --vectors in/words.vec --epochs 1 --distances 4 --device cpu -o probe"
+)
 _PAGE = CALLS["probe"].argv.replace("in/scenes ", "in/scenes.images.jsonl ")
 _SEEN = (
     "perplexity in/pairs.jsonl -e in/grounded-regions --regions in/regions.npy --block 24"
@@ -316,6 +338,36 @@ PAIRS = (
         recalls,
     ),
     Pair("pretrain clip: captions × features", _CLIP, features("clip/feats"), SAME, recalls),
+    Pair(
+        "train-matcher: captions × validation captions",
+        _MATCH,
+        edit("captions.dev.jsonl", "image012", "image000"),
+        "1 images are in both training and validation",
+    ),
+    Pair(
+        "pretrain clip: captions × validation captions",
+        _CLIP,
+        edit("clip/dev.jsonl", "image010", "image000"),
+        "1 photo of it are also to learn from",
+    ),
+    Pair(
+        "pretrain: vokens × vokens",
+        _VALID.replace("--valid ", ""),
+        edit("counted.json", r'("vg.ids": {[^}]*"sha256": ")\w+', r"\g<1>" + "0" * 64),
+    ),
+    Pair(
+        "perplexity: run × run",
+        "perplexity",
+        edit("joint/tokenizer.json", '"lowercase": ?true', '"lowercase":false'),
+        code=Exit.CONFIG,
+    ),
+    Pair("compare similarity: pairs × word vectors", _LIKE, features("words2"), SAME),
+    Pair("probe-attention text: texts × word vectors", _LEARN, lines("words.vec", head=1), SAME),
+    Pair("prepare: captions × photos", "prepare-flickr8k", refiled("sets/photos"), SAME),
+    Pair(
+        "prepare imagenet: pictures × glosses", "prepare-imagenet", lines("sets/glosses.tsv"), SAME
+    ),
+    Pair("prepare regions: objects × labels", _LIST, shorter("sets/names.txt"), r"\d"),
     Pair("evaluate-matcher: captions × features", _EVALUATE, features("feats"), SAME, recalls),
     Pair(
         "evaluate-matcher: captions × phrases",
@@ -544,7 +596,7 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         for name in changed:
             space.restore(name)
     if pair.says != SAME:
-        verdict, said = fault_of(done, (Exit.DATA,))
+        verdict, said = fault_of(done, (pair.code,))
         if not verdict and not re.search(pair.says, done.err):
             return Outcome(trial, "message", f"expected {pair.says}: {done.err[-300:]}")
         return Outcome(trial, verdict, said)

@@ -36,7 +36,8 @@ def read_synsets(glosses: str | None = None) -> dict[str, Synset]:
         glosses: lines of wnid, nouns between commas, and definition, between tabs.
 
     Raises:
-        DataError: timm has no such tables (69), or a line is not of that form (65).
+        DataError: timm has no such tables (69), or a line is not of that form or has
+            the synset of another (65).
     """
     spec = importlib.util.find_spec("timm")
     if spec is None or spec.origin is None:
@@ -47,10 +48,15 @@ def read_synsets(glosses: str | None = None) -> dict[str, Synset]:
     synsets = {
         wnid: Synset(names.split(", "), definitions.get(wnid, "")) for wnid, names in nouns.items()
     }
+    lines: dict[str, int] = {}
     for number, line in enumerate(read_lines(glosses) if glosses else (), 1):
         cells = line.split("\t")
         if len(cells) != 3 or not _WNID.fullmatch(cells[0]) or not cells[1].strip():
             why = f"expected wnid, nouns and definition between tabs, got {line!r:.60}"
+            raise DataError(why, glosses, number)
+        first = lines.setdefault(cells[0], number)
+        if first != number:
+            why = f"duplicate synset {cells[0]} (first on line {first})"
             raise DataError(why, glosses, number)
         names = [name.strip() for name in cells[1].split(",")]
         synsets[cells[0]] = Synset([name for name in names if name], cells[2].strip())
