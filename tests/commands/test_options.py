@@ -304,3 +304,23 @@ def test_a_restart_never_removes_the_model_it_starts_from(tmp_path: Path, source
     (tmp_path / "other").mkdir()
     assert run_folder(str(tmp_path / "run"), True, str(tmp_path / "other")).is_dir()
     assert run_folder(str(tmp_path / "run"), True, "builtin:minilm").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("args", "flag", "why"),
+    [
+        (["coco", "c.json"], "--images-out", "is empty; give a value, or leave the flag out"),
+        (["visual-genome", "i.json"], "--regions", "is empty"),
+        (["wikipedia", "d.xml"], "--page-views", "is empty"),
+        (["coco", "c.json"], "--as-split", "has bytes that are not UTF-8"),
+        (["regions", "x.tsv"], "--suffix", "has bytes that are not UTF-8"),
+        (["regions", "x.tsv"], "--backbone", "has bytes that are not UTF-8"),
+        (["wikipedia", "d.xml", "--page-views", "v"], "--project", "has bytes that are not UTF-8"),
+    ],
+)
+def test_texts_that_no_command_takes_are_usage_errors(
+    args: list[str], flag: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = "" if "empty" in why else "\udcff"  # as Python reads the byte 0xff of a command line
+    assert cli.run(["prepare", *args, flag, value]) == 2
+    assert f"Invalid value for {flag}: {why}" in capsys.readouterr().err

@@ -6,6 +6,8 @@ import copy
 import dataclasses
 import functools
 import inspect
+import os
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -14,6 +16,7 @@ from typer.models import OptionInfo
 
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io import settings
+from vgtools.io.errors import storable
 
 # Short names by the name of the parameter: a letter has one meaning in all commands.
 _SHORT = {"encoder": "-e", "output": "-o", "tokenizer": "-t"}
@@ -47,14 +50,14 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
         else:
             shown.append(_placed(parameter, FIRST))
 
+    declared = {parameter.name: parameter for parameter in shown}
+
     @functools.wraps(command)
     def spread(**values: Any) -> Result:
         for name, one in values.items():
-            odd = isinstance(one, int | float) and not abs(one) < _MOST  # NaN is below nothing
-            if odd:
-                flag = f"--{name.replace('_', '-')}"
-                why = f"must be finite, below 2**63, got {one}"
-                raise typer.BadParameter(why, param_hint=flag)
+            given = one if isinstance(one, list) else [one]
+            if fault := next(filter(None, (_fault(item, declared[name]) for item in given)), ""):
+                raise typer.BadParameter(fault, param_hint=f"--{name.replace('_', '-')}")
         for name, group in groups.items():
             values[name] = group(**{f.name: values.pop(f.name) for f in dataclasses.fields(group)})
         return command(**values)
@@ -62,6 +65,22 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
     spread.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     spread.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return spread
+
+
+def _fault(one: Any, parameter: inspect.Parameter) -> str:
+    """Return why no command takes a value of a flag, or an empty string."""
+    if isinstance(one, int | float) and not abs(one) < _MOST:  # NaN is below nothing
+        return f"must be finite, below 2**63, got {one}"
+    option = _split(parameter.annotation)[2]
+    # An argument that is empty or has such bytes is the name of a file, which is there or not.
+    if not isinstance(one, str) or option is None:
+        return ""
+    # A variable that the caller's shell has not set is not a flag that was left out.
+    if not one and parameter.default != "":
+        return "is empty; give a value, or leave the flag out"
+    is_name = re.search(r"FILE|DIR|RUN|X\.", option.metavar or "") or os.path.lexists(one)
+    odd = storable(one) != one and not is_name
+    return "has bytes that are not UTF-8" if odd else ""
 
 
 def _parameters(group: type[Any], topic: Topic) -> list[inspect.Parameter]:
