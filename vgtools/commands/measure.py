@@ -61,13 +61,15 @@ def measure(
 ) -> None:
     """Measure the knowledge in words and sentences of encoders, without fine-tuning.
 
-    The form of a file of --on decides how it is used:
+    The form of a file of --on decides how it is used; none is shipped, each has its own licence:
 
-    - pairs of words with people's scores (MEN, SimLex-999, SimVerb-3500, WordSim-353, MTurk-771):
-      Spearman's correlation with the cosines of their vectors
-    - {"word", "value"} of vg prepare norms: Pearson's correlation of numbers with ridge regression
-      by ten-fold cross-validation; accuracy for classes (vg prepare wordnet), next to "majority"
-    - pairs of sentences (STS-B, SICK): Spearman's correlation with the cosines of mean token states
+    Pairs of words with people's scores (MEN, SimLex-999, SimVerb-3500, WordSim-353, MTurk-771):
+    Spearman's correlation with the cosines of their vectors.
+
+    Rows {"word", "value"} of vg prepare norms: Pearson's correlation with the predictions of ridge
+    regression, cross-validated in ten folds; of vg prepare wordnet, or other classes: accuracy.
+
+    Pairs of sentences (STS-B, SICK): Spearman's correlation with the cosines of mean token states.
 
     Vectors are centred. Prints one record per file and encoder: the statistic with its 95 %
     interval, and the difference from the first encoder with interval and p: paired, by bootstrap
