@@ -67,7 +67,7 @@ def measure(
     Spearman's correlation with the cosines of their vectors.
 
     Rows {"word", "value"} of vg prepare norms: Pearson's correlation with the predictions of ridge
-    regression, cross-validated in ten folds; of vg prepare wordnet, or other classes: accuracy.
+    regression, cross-validated in ten folds; for classes (vg prepare wordnet), accuracy.
 
     Pairs of sentences (STS-B, SICK): Spearman's correlation with the cosines of mean token states.
 
