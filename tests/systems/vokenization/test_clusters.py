@@ -15,6 +15,7 @@ from tests.tiny.lm import make_tokenizer
 from vgtools.cli import run
 from vgtools.io.streams import Piece, read_windows
 from vgtools.models.encoder import load_encoder
+from vgtools.systems.vokenization import clusters
 from vgtools.systems.vokenization.clusters import ClusterPlan, draw_lines, fit_clusters
 from vgtools.text.tokens import tokenize
 
@@ -82,6 +83,25 @@ def test_labels_are_the_nearest_centroids_by_brute_force(
     assert manifest["clusters"]["context_weight"] == weight
     assert manifest["clusters"]["mean_cosine"] == pytest.approx(best[:, -1].mean(), abs=0.02)
     assert len(set(found.tolist())) == 12
+
+
+def test_a_channel_of_rounding_alone_does_not_count() -> None:
+    rng = np.random.default_rng(0)
+    states = rng.standard_normal((500, 4)).astype(np.float32) * [1, 5, 1e-9, 0] + [0, 9, 3, 2]
+    states = states.astype(np.float32)
+    before = states.astype(np.float64)
+    table = clusters._standardise(states, np.ones(4, np.float32))
+    assert (states[:, 2:] == 0).all()
+    assert (table[1, 2:] == 0).all()
+    expected = (before[:, :2] - before[:, :2].mean(0)) / before[:, :2].std(0)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    assert states[:, :2] == pytest.approx(expected, abs=1e-5)
+
+
+def test_tokens_to_fit_on_are_bounded_by_memory() -> None:
+    assert clusters.tokens_of(1000, 768) == 256_000
+    assert clusters.tokens_of(6913, 3072) == (1 << 32) // (4 * 3072)
+    assert clusters.tokens_of(2_000_000, 3072) == 2_000_000
 
 
 def test_names_are_the_most_frequent_words(tmp_path: Path) -> None:

@@ -71,7 +71,10 @@ def clusters(
         ),
     ] = None,
     tokens: Annotated[
-        int | None, Count("Tokens to draw from the text.", show_default="256 per cluster")
+        int | None,
+        Count(
+            "Tokens to draw from the text.", show_default="256 per cluster, at most 4 GB of states"
+        ),
     ] = None,
     seed: Seed = 0,
     limit: Limit = None,
@@ -108,32 +111,28 @@ def clusters(
     from vgtools.io.streams import Piece, read_windows
     from vgtools.models.encoder import load_encoder
     from vgtools.systems.vokenization import clusters as system
-    from vgtools.systems.vokenization.states import TABLE
+    from vgtools.systems.vokenization.states import TABLE, config_of
 
     inputs = Inputs(texts)
     facts = {} if like is None else _like(like)
     ref = encoder or facts.get("encoder", "builtin:minilm")
     loaded = load_encoder(ref, device=runtime.device, offline=runtime.offline)
     count = k or facts["count"]
-    plan = system.ClusterPlan(
-        count,
-        layers or facts.get("layers", 4),
-        facts.get("weight", 0.0) if context_weight is None else context_weight,
-        tokens or system.PER_CLUSTER * count,
-        seed,
-    )
+    depth = layers or facts.get("layers", 4)
+    weight = facts.get("weight", 0.0) if context_weight is None else context_weight
+    width = config_of(loaded, depth, weight).dim
+    drawn = tokens or system.tokens_of(count, width)
+    plan = system.ClusterPlan(count, depth, weight, drawn, seed)
     config = {"command": "clusters", "encoder": loaded.fingerprint, **vars(plan), "limit": limit}
     files = [str(Path(output).with_suffix(end)) for end in (".faiss", ".ids", TABLE)]
-    width = plan.layers * loaded.width * (2 if plan.context_weight else 1)
-    npy = {2: ("float32", width)}
-    with Output(files, config, npy=npy, inputs=inputs, restart=restart) as out:
+    with Output(files, config, npy={2: ("float32", width)}, inputs=inputs, restart=restart) as out:
         if out.complete:
             note("prepare", f"{output} is up to date", runtime.quiet)
             return
         windows = read_windows([Piece(path) for path in texts], 4096, None, limit)
-        drawn = system.draw_lines(windows, loaded.tokenizer, plan.tokens, seed)
+        lines = system.draw_lines(windows, loaded.tokenizer, plan.tokens, seed)
         with about(texts[0]):
-            made = system.fit_clusters(loaded, drawn, plan, runtime.quiet)
+            made = system.fit_clusters(loaded, lines, plan, runtime.quiet)
         _write(out, made, plan, ref, output)
     size = f"{amount(count, 'cluster')} of {amount(made.tokens, 'token')}, mean cosine"
     note("prepare", f"{size} {made.cosine:.3f}, in {output}", runtime.quiet)

@@ -27,9 +27,11 @@ from vgtools.systems.vokenization.states import StateEmbedding, config_of, finge
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer
 from vgtools.text.tokens import Tokens, tokenize, word_spans
 
-PER_CLUSTER = 256  # tokens per cluster to fit on, by default; faiss takes no more
+_PER_CLUSTER = 256  # tokens per cluster to fit on, by default; faiss takes no more
+_MEMORY = 1 << 32  # bytes of states to fit on, by default
 _ROUNDS = 25  # as in faiss
 _NAMED = 3  # words in the name of a cluster
+_STILL = 1e-6  # share of the largest deviation below which a channel does not count
 _BLOCK = 1 << 14  # rows that are standardised at a time
 
 
@@ -53,6 +55,11 @@ class ClusterPlan:
     context_weight: float  # weight of the sentence's mean state next to the token's own; 0: without
     tokens: int  # least tokens to draw from the text
     seed: int
+
+
+def tokens_of(count: int, width: int) -> int:
+    """Return how many tokens to fit `count` clusters of a width on, by default."""
+    return min(_PER_CLUSTER * count, max(count, _MEMORY // (4 * width)))
 
 
 def draw_lines(windows: Iterable[Any], tokenizer: Any, least: int, seed: int) -> list[str]:
@@ -132,8 +139,9 @@ def _standardise(states: Array, weights: Array) -> Array:
         block -= center
         squares += np.square(block, dtype=np.float64).sum(0)
     deviation = np.sqrt(squares / len(states))
-    # A channel that never changes tells nothing apart.
-    scale = np.divide(weights, deviation, np.zeros_like(deviation), where=deviation > 0)
+    # A channel that changes by rounding alone distinguishes nothing; MiniLM has one.
+    live = deviation > _STILL * deviation.max()
+    scale = np.divide(weights, deviation, np.zeros_like(deviation), where=live)
     factor = scale.astype(np.float32)
     for block in blocks:
         block *= factor
