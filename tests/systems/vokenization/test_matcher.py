@@ -676,14 +676,13 @@ def test_learned_pairs_are_those_of_the_first_captions(
 
 @pytest.mark.parametrize(
     ("r10", "used", "why"),
-    [(5.0, 600, ""), (4.9, 600, "4.9 %"), (99.0, 99, "use 99 of 1000 images"), (99.0, 100, "")],
+    [(50.0, 600, ""), (49.9, 600, "49.9 %"), (99.0, 99, "use 99 of 1000 images"), (99.0, 100, "")],
 )
 def test_a_matcher_that_learned_too_little_is_named(r10: float, used: int, why: str) -> None:
     learned = {
         "images": 1000,
         "tokens": 20_000,
         "used": used,
-        "chance": {"r10": 1.0},
         "caption": {"r10": r10},
     }
     found = matcher_training.collapsed(learned)

@@ -35,6 +35,7 @@ from vgtools.training.splits import CaptionSplits, other_images
 from vgtools.training.steps import plan_for, train_config
 
 _RAREST = 8.0  # nats, for a stem in one caption of 3,000; rarer stems count no more
+_HALF = 50.0  # percent of captions: a judgement, far above chance for any bank worth learning
 _LEARNED = 2000  # captions of training on which its own pairs are ranked
 _PLAIN = 2.5  # nats, for words that show nothing: the rarity of a common noun
 
@@ -516,14 +517,13 @@ def learned_pairs(
 def collapsed(learned: Mapping[str, Any]) -> str:
     """Return why a matcher has not learned its own pairs, empty if it has.
 
-    It has not if its captions find their image among the first 10 less than 5 times as often as by
-    chance, or its tokens use less than a tenth of the images that as many random ones would.
+    It has not if less than half of its captions find their image among the first 10, or if its
+    tokens use less than a tenth of the images that as many random ones would.
     """
     size = learned["images"]
     found = learned["caption"]["r10"]
-    expected = learned["chance"]["r10"]
     random = size * (1 - (1 - 1 / size) ** learned["tokens"])
-    if found >= min(5 * expected, 90.0) and learned["used"] >= random / 10:
+    if found >= _HALF and learned["used"] >= random / 10:
         return ""
     why = f"its tokens use {learned['used']} of {size} images, and {found:.1f} % of its captions"
     return f"the matcher has not learned its permuted pairs: {why} find theirs among 10"
