@@ -1,0 +1,118 @@
+"""How alike two sets of vectors of the same things are: shared neighbours, and linear CKA.
+
+Both are means over things, of values of their own, so that two encoders can be compared on the
+same things.
+
+Axes: N things, D and E dimensions of their two vectors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vgtools.io.arrays import Array
+
+_BLOCK = 1 << 22  # similarities held at a time: 32 MB
+
+
+def neighbours(vectors: Array, k: int) -> Array:
+    """Return the rows of each thing's nearest others by cosine, in no order: (N, k) int64.
+
+    Args:
+        vectors: (N, D); a vector of length 0 is equally far from all others.
+        k: below N.
+    """
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.where(lengths > 0, lengths, 1)
+    found = np.empty((len(unit), k), np.int64)
+    step = max(1, _BLOCK // len(unit))
+    for start in range(0, len(unit), step):
+        far = -(unit[start : start + step] @ unit.T)
+        own = np.arange(len(far))
+        far[own, start + own] = np.inf
+        found[start : start + step] = np.argpartition(far, k - 1)[:, :k]
+    return found
+
+
+def shared_neighbours(first: Array, second: Array, k: int = 10) -> Array:
+    """Return which share of each thing's nearest neighbours both sets of vectors agree on.
+
+    Chance gives k / (N - 1) on average.
+
+    Args:
+        first: (N, D).
+        second: (N, E).
+        k: neighbours of a thing, below N.
+
+    Returns:
+        (N,) from 0 to 1.
+
+    Source: Huh et al. 2024 (The Platonic representation hypothesis), appendix A, mutual k-nearest
+        neighbours with k = 10.
+    """
+    both = np.concatenate([neighbours(first, k), neighbours(second, k)], axis=1)
+    both.sort(axis=1)
+    # A set names a thing once, so whatever comes twice in a row is in both.
+    shared: Array = (both[:, 1:] == both[:, :-1]).sum(1) / k
+    return shared
+
+
+def linear_cka(first: Array, second: Array) -> tuple[float, Array]:
+    """Return the unbiased linear CKA of two sets of vectors, and what each thing adds to it.
+
+    The values of things are the jackknife's pseudo-values N c - (N - 1) c₋ᵢ, where c₋ᵢ is the CKA
+    without thing i: their mean is the CKA less the jackknife's estimate of its bias, and their
+    spread gives its standard error, so that paired intervals over things are intervals of CKA.
+
+    Args:
+        first: (N, D), five things or more.
+        second: (N, E).
+
+    Returns:
+        CKA, about 0 for unrelated vectors and 1 for those that a rotation and a scale make equal;
+        and (N,) pseudo-values. NaN where all vectors of one side are the same.
+
+    Source: Kornblith et al. 2019 (Similarity of neural network representations revisited), section
+        3, with the unbiased estimate of Song et al. 2012 (Feature selection via dependence
+        maximization), equation 5; Tukey 1958 for pseudo-values.
+    """
+    # The estimate does not depend on where the origin is; near the vectors less rounding is lost.
+    x, y = (np.asarray(side, np.float64) - np.mean(side, 0, np.float64) for side in (first, second))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = _hsic(x, y) / np.sqrt(_hsic(x, x) * _hsic(y, y))
+    whole, without = float(found[0]), found[1:]
+    return whole, len(x) * whole - (len(x) - 1) * without
+
+
+def _hsic(x: Array, y: Array) -> Array:
+    """Return the unbiased HSIC of all things, then without each of them: (1 + N,).
+
+    The Gram matrices K = x xᵀ and L = y yᵀ with diagonals of 0 are never made: all that the
+    estimate needs of them are sums.
+    """
+    n = len(x)
+    k_own, l_own = (x * x).sum(1), (y * y).sum(1)
+    k = x @ x.sum(0) - k_own  # sums of rows
+    l = y @ y.sum(0) - l_own  # noqa: E741
+    both = ((x @ (x.T @ y)) * y).sum(1) - k_own * l_own  # sums of rows of K ∘ L
+    crossed = x @ (x.T @ l) - k_own * l + y @ (y.T @ k) - l_own * k  # K l + L k
+    product = float(k @ l)
+    return np.concatenate(
+        [
+            _estimate(n, both.sum(keepdims=True), k.sum(), l.sum(), product),
+            # A thing that is left out takes a row and a column with it.
+            _estimate(
+                n - 1,
+                both.sum() - 2 * both,
+                k.sum() - 2 * k,
+                l.sum() - 2 * l,
+                product - k * l - crossed + both,
+            ),
+        ]
+    )
+
+
+def _estimate(n: int, both: Array, k: Array, l: Array, product: Array | float) -> Array:  # noqa: E741
+    """Return HSIC from the sums over K ∘ L, over K and over L, and 1ᵀ K L 1."""
+    found: Array = both + k * l / ((n - 1) * (n - 2)) - 2 / (n - 2) * product
+    return found / (n * (n - 3))
