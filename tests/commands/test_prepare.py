@@ -437,6 +437,7 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "pdtb",
         "vua",
         "task",
+        "minimal-pairs",
         "norms",
         "wordnet",
         "vectors",

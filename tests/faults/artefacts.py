@@ -298,6 +298,14 @@ def _words() -> None:
     pairs = list(pairwise(names))
     judged = (f"{a}\t{b}\t{n % 7}\n" for n, (a, b) in enumerate(pairs))
     Path("judged.tsv").write_text("".join(judged))
+    blimp = {"linguistics_term": "order", "UID": "order_1"}
+    _jsonl(
+        Path("blimp.jsonl"),
+        (
+            blimp | {"sentence_good": f"the {a} {b}", "sentence_bad": f"{a} the {b}"}
+            for a, b in pairs
+        ),
+    )
     values = "".join(f'"{name}",{n % 5 / 4}\n' for n, name in enumerate(names))
     Path("norms.csv").write_text(f"word,mean\n{values}")
     senses = (f"{name}%1:05:00:: {n:08d} 1 {n}\n" for n, name in enumerate(names))

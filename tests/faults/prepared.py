@@ -87,6 +87,11 @@ PREPARED = (
         ("norms.csv text",),
     ),
     Case(
+        "prepare-minimal",
+        "prepare minimal-pairs in/blimp.jsonl -o m.jsonl",
+        ("blimp.jsonl jsonl",),
+    ),
+    Case(
         "prepare-wordnet",
         "prepare wordnet in/index.sense --least 1 -o n.jsonl",
         ("index.sense text",),

@@ -13,9 +13,9 @@ import numpy as np
 from vgtools.analysis.bootstrap import ends
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.measures.evaluation import LEAST, GoldItems, Measured
+from vgtools.measures.evaluation import LEAST, STATISTICS, GoldItems, Measured
 from vgtools.tasks.compare import holm
-from vgtools.tasks.metrics import METRICS, bootstrap, paired_difference
+from vgtools.tasks.metrics import bootstrap, paired_difference
 
 Record = dict[str, Any]
 
@@ -41,7 +41,8 @@ def compare(
         its 95 % interval `low` to `high`, and `difference` from the first row with `low`, `high`,
         `p`, `over_runs` (both rows have several runs: other seeds count as chance), and `p_holm`,
         corrected for the number of all differences. `group` is `all`, `grounded` or `other` where
-        it is known which items are grounded; `majority` is the share of the most frequent class.
+        it is known which items are grounded, or the name of a group of the evaluation's own;
+        `majority` is the share of the most frequent class.
 
     Raises:
         DataError: fewer than three items of an evaluation are known to all (65).
@@ -62,7 +63,7 @@ def compare(
             raise DataError(why, items.name)
         for group, kept in _groups(each, known).items():
             facts: Record = {"evaluation": items.name, "kind": items.kind}
-            if each.grounded is not None:
+            if each.grounded is not None or items.groups:
                 facts["group"] = group
             if items.labels:
                 common = np.bincount(items.gold[kept].astype(int)).max()
@@ -80,6 +81,8 @@ def _groups(measured: Measured, known: Array) -> dict[str, Array]:
     groups = {"all": known}
     if (seen := measured.grounded) is not None:
         groups |= {"grounded": known & seen, "other": known & ~seen}
+    own = np.array(measured.items.groups)
+    groups |= {name: known & (own == name) for name in dict.fromkeys(measured.items.groups) if name}
     return {name: kept for name, kept in groups.items() if kept.sum() >= LEAST}
 
 
@@ -93,7 +96,7 @@ def _statistics(
 ) -> dict[str, Record]:
     """Return the statistic of each row of (R, N) predictions, from the same samples of items."""
     runs = np.concatenate([*predictions.values()])
-    statistic = METRICS[items.statistic]
+    statistic = STATISTICS[items.statistic]
     scores = bootstrap(statistic, items.gold[kept], list(runs), samples=samples, seed=seed)
     cuts = np.cumsum([len(own) for own in predictions.values()])[:-1]
     parts = dict(zip(predictions, np.split(scores, cuts, axis=1), strict=True))

@@ -14,9 +14,12 @@ from pathlib import Path
 
 from vgtools.io.arrays import Array
 from vgtools.measures.subject import Subject
+from vgtools.tasks.metrics import METRICS, Statistic, mean
 
 LEAST = 3  # items that can be ranked in more than one way
 _SEED = re.compile(r"(.+)/seed-\d+")
+# The mean is for values that need no gold, such as a loss.
+STATISTICS: dict[str, Statistic] = {**METRICS, "mean": mean}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +28,11 @@ class GoldItems:
 
     name: str  # name of their file
     kind: str  # a plural such as word pairs
-    statistic: str  # in METRICS of vgtools.tasks.metrics
+    statistic: str  # in STATISTICS
     keys: Sequence[str]  # N, each once
     gold: Array  # (N,) float64, numbers, or places in `labels`
     labels: Sequence[str] = ()  # names of classes
+    groups: Sequence[str] = ()  # N names: items of one name are also compared by themselves
 
 
 class Measure(ABC):

@@ -16,6 +16,7 @@ from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.names import refuse_stream
 from vgtools.io.streams import parse_json, read_lines
 from vgtools.measures.evaluation import Measure, Measured
+from vgtools.measures.minimal_pairs import KEYS, read_minimal_pairs
 from vgtools.measures.norms import read_norms
 from vgtools.measures.pairs import read_pairs
 from vgtools.measures.sentences import are_sentences, read_sentence_pairs
@@ -25,6 +26,7 @@ from vgtools.measures.subject import Reading, Subject
 BY_KEYS: dict[tuple[str, ...], Callable[[str], Measure]] = {
     ("word", "value"): read_norms,
     ("sentence1", "sentence2", "score"): read_sentence_pairs,
+    KEYS: read_minimal_pairs,
 }
 
 

@@ -16,8 +16,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl
-from vgtools.measures.evaluation import GoldItems, Measured
-from vgtools.tasks.metrics import METRICS
+from vgtools.measures.evaluation import STATISTICS, GoldItems, Measured
 
 KIND = "measured-items"
 _KEYS = {"evaluation": str, "kind": str, "statistic": str, "item": str, "predictions": list}
@@ -34,7 +33,11 @@ def item_rows(measured: Sequence[Measured]) -> Iterator[dict[str, Any]]:
         }
         columns = [_shown(own, items) for own in (items.gold, *each.predictions)]
         for number, key in enumerate(items.keys):
-            seen = {} if each.grounded is None else {"grounded": bool(each.grounded[number])}
+            seen: dict[str, Any] = {}
+            if each.grounded is not None:
+                seen["grounded"] = bool(each.grounded[number])
+            if items.groups:
+                seen["group"] = items.groups[number]
             gold, *found = (None if own is None else own[number] for own in columns)
             yield {**facts, "item": key, **seen, "gold": gold, "predictions": found}
 
@@ -106,6 +109,7 @@ def _joined(
         keys=list(rows),
         gold=column(each["gold"] for each in rows.values()),
         labels=labels,
+        groups=[str(each.get("group", "")) for each in rows.values()] if "group" in row else (),
     )
     columns = [
         column(each.get(number) for each in own) if (name, number) in asked else None
@@ -126,6 +130,6 @@ def _check(row: dict[str, Any], count: int, path: str | Path, line: int) -> None
         raise DataError(
             f"{why}, got {row.get('gold')!r:.40}, {row['predictions']!r:.60}", path, line
         )
-    if row["statistic"] not in METRICS:
-        why = f'"statistic" is {row["statistic"]!r:.60}, expected one of {", ".join(METRICS)}'
+    if row["statistic"] not in STATISTICS:
+        why = f'"statistic" is {row["statistic"]!r:.60}, expected one of {", ".join(STATISTICS)}'
         raise DataError(why, path, line)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from vgtools.io.arrays import Array, ranges
 from vgtools.measures.contexts import Contexts
 from vgtools.text import word_vectors
 from vgtools.text.tokens import Tokens, split_window, tokenize, word_runs
+
+if TYPE_CHECKING:
+    from vgtools.models.cloze import ClozeModel
 
 Vectors = Literal["alone", "contexts", "input"]
 
@@ -61,6 +65,20 @@ class Subject:
 
         self.encoder = load_encoder(ref, device=reading.device, offline=reading.offline)
         self.fingerprint = self.encoder.fingerprint
+
+    @cached_property
+    def cloze(self) -> ClozeModel | None:
+        """The masked language model, to be asked for hidden tokens; None for word vectors.
+
+        Raises:
+            DataError: the encoder has no masked language model's head (78).
+        """
+        if self._table is not None:
+            return None
+        from vgtools.models.cloze import open_cloze
+
+        reading = self.reading
+        return open_cloze(self.ref, device=reading.device, offline=reading.offline)
 
     def words(self, words: Sequence[str]) -> Array:
         """Return the vectors of words in lower case: (W, D) float32, NaN for an unknown word."""

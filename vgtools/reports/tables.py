@@ -670,7 +670,8 @@ def measure_table(records: Sequence[Record]) -> Table:
     groups = {"all": "", "grounded": ", grounded", "other": ", others"}
     rows = dict[str, dict[str, str]]()
     for record in records:
-        title = f"{record['evaluation']}{groups[record.get('group', 'all')]}"
+        group = record.get("group", "all")
+        title = f"{record['evaluation']}{groups.get(group, f', {group}')}"
         measure = _METRICS.get(record["statistic"], record["statistic"])
         row = rows.setdefault(f"{title}: {measure}, {record['items']:,}", {})
         gain = record.get("difference")

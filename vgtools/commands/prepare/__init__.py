@@ -45,6 +45,7 @@ for _name, _command in {
     "pdtb": tasks.pdtb,
     "vua": tasks.vua,
     "task": tasks.task,
+    "minimal-pairs": tasks.minimal_pairs,
     "norms": words.norms,
     "wordnet": words.wordnet,
     "vectors": words.vectors,

@@ -1,4 +1,4 @@
-"""`vg prepare pdtb`, `vua`, `task`: official files of downstream tasks, and the texts in them."""
+"""`vg prepare pdtb`, `vua`, `task`, `minimal-pairs`: official files of tasks, and their texts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from vgtools.commands.options import (
     Argument,
+    Count,
     Flag,
     Quiet,
     Target,
@@ -135,6 +136,33 @@ def task(
     inputs = list(splits.values())
     rows = text_rows(found, splits)
     save(rows, target.output, Tally(), "texts", config, inputs, target.restart, quiet)
+
+
+@flags
+def minimal_pairs(
+    files: Annotated[list[str], Argument("FILE", "BLiMP's jsonl, one file per paradigm.")],
+    target: Target,
+    most: Annotated[int | None, Count("Keep the first N pairs of each paradigm.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write pairs of an acceptable sentence and another.
+
+    Rows are {"good", "bad", "phenomenon", "paradigm"}, for vg measure --on. All 67,000 pairs of
+    BLiMP take a base-sized encoder hours on a CPU.
+
+    Examples:
+
+        vg prepare minimal-pairs blimp/data/*.jsonl --most 100 -o blimp.jsonl
+
+        vg prepare minimal-pairs blimp/data/*.jsonl | jq -r .phenomenon | sort | uniq -c
+    """
+    from vgtools.datasets import minimal_pairs as source
+    from vgtools.datasets.rows import save
+
+    tally = Tally()
+    rows = source.minimal_pairs(files, tally, most)
+    config = {"command": "minimal-pairs", "most": most}
+    save(rows, target.output, tally, "pairs", config, files, target.restart, quiet)
 
 
 @cache
