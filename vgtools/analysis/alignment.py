@@ -58,7 +58,7 @@ def shared_neighbours(first: Array, second: Array, k: int = 10) -> Array:
 
 
 def linear_cka(first: Array, second: Array) -> tuple[float, Array]:
-    """Return the unbiased linear CKA of two sets of vectors, and what each thing adds to it.
+    """Return the unbiased linear CKA of two sets of vectors, and the value of each thing in it.
 
     The values of things are the jackknife's pseudo-values N c - (N - 1) c₋ᵢ, where c₋ᵢ is the CKA
     without thing i: their mean is the CKA less the jackknife's estimate of its bias, and their

@@ -51,12 +51,16 @@ def measure(
         list[str] | None,
         Value("FILE", "File to measure on; repeatable.", "--on", show_default=False),
     ] = None,
+    feats: Annotated[
+        str | None, Value("X.npy", "Features of the photos that captions of --on are of.")
+    ] = None,
     words: WordFlags,
     ground: GroundingFlags,
     samples: Samples = 10_000,
     seed: Seed = 0,
     output: Annotated[str | None, File("Also write each item's predictions (jsonl).")] = None,
     table: Table = False,
+    page: Annotated[str | None, Value("OUT.html", "Also write a page of forest plots.")] = None,
     runtime: Runtime,
 ) -> None:
     """Measure the knowledge in words and sentences of encoders, without fine-tuning.
@@ -70,6 +74,13 @@ def measure(
     regression, cross-validated in ten folds; for classes (vg prepare wordnet), accuracy.
 
     Pairs of sentences (STS-B, SICK): Spearman's correlation with the cosines of mean token states.
+
+    Minimal pairs of vg prepare minimal-pairs (BLiMP): accuracy of masked language models, of all
+    pairs and per phenomenon; tokens are hidden in turn, each with the rest of its word.
+
+    Captions {"image", "text"} with --feats: looks, the cosines of the mean whitened features of the
+    photos of a word (10 or more) with their ridge regression; the share of a photo's 10 neighbours
+    that captions and features agree on; unbiased linear CKA; each next to permuted photos.
 
     Vectors are centred. Prints one record per file and encoder: the statistic with its 95 %
     interval, and the difference from the first encoder with interval and p: paired, by bootstrap
@@ -86,35 +97,45 @@ def measure(
 
         vg measure builtin:minilm builtin:glove-50d --on norms.jsonl --on sts-dev.tsv -o old.jsonl
 
-        vg measure old.jsonl new.jsonl --table
+        vg measure builtin:minilm run.vokens --on dev.jsonl --feats dev.npy --contexts captions.txt
+
+        vg measure old.jsonl new.jsonl --table --page measured.html
     """
     are_items = any(ref.endswith(".jsonl") for ref in refs)
     both = are_items and not all(ref.endswith(".jsonl") for ref in refs)
     refuse_if(both, "ENCODER", "name encoders or items, X.jsonl of -o, not both")
-    again = are_items and (on or output or words != WordFlags() or ground != GroundingFlags())
+    again = are_items and (on or feats or output or words != WordFlags() or ground != GroundingFlags())
     refuse_if(again, "ENCODER", "items were measured already; --on, -o and the like need encoders")
     refuse_if(not are_items and not on, "--on", "name a file to measure on")
     refuse_if(words.vectors == "contexts" and not words.contexts, "--contexts", "name a text")
     other = words.contexts and words.vectors not in (None, "contexts")
     refuse_if(other, "--contexts", f"is not read with --vectors {words.vectors}")
+    from vgtools.io.files import page_path
+    from vgtools.io.own import write_page
     from vgtools.measures import compare, saved
     from vgtools.measures.evaluation import rows_of, runs_of
+    from vgtools.reports.measured import forest_page
     from vgtools.reports.tables import measure_table, show
 
+    inputs = [path for path in (*refs, *(on or []), feats, words.contexts) if path is not None]
+    target = page_path(page, inputs) if page is not None else None  # refused before any work
     if are_items:
         measured, names = saved.read_items(refs)
     else:
         names = [run for ref in refs for run in runs_of(ref)]
-        measured = _measure(names, on or [], words, ground, seed, output, runtime)
+        measured = _measure(names, on or [], feats, words, ground, seed, output, runtime)
     for remark in compare.left_out(measured, names):
         note("measure", remark, runtime.quiet)
     records = compare.compare(measured, rows_of(names), samples, seed)
+    if target is not None:
+        write_page(target, forest_page(records, ", ".join(rows_of(names))))
     show(records, [measure_table(records)], table)
 
 
 def _measure(
     refs: Sequence[str],
     files: Sequence[str],
+    feats: str | None,
     words: WordFlags,
     ground: GroundingFlags,
     seed: int,
@@ -129,13 +150,13 @@ def _measure(
     from vgtools.models.references import pick_device
 
     vectors = words.vectors or ("contexts" if words.contexts else "alone")
-    inputs = [path for path in (*files, words.contexts, ground.grounding) if path is not None]
+    inputs = [path for path in (*files, feats, words.contexts, ground.grounding) if path is not None]
     config = {"command": "measure", **asdict(words), **asdict(ground), "seed": seed}
     with contextlib.ExitStack() as stack:
         out = None
         if output is not None:  # refused now, if it cannot be written
             out = stack.enter_context(Output([output], config, inputs=inputs, restart=True))
-        evaluations = run.open_evaluations(files)
+        evaluations = run.open_evaluations(files, feats, seed)
         known = ground.types(runtime.offline)
         drawn = None
         if words.contexts is not None:

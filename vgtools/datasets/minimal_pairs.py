@@ -22,7 +22,7 @@ def minimal_pairs(paths: Sequence[str], tally: Tally, most: int | None = None) -
         most: pairs of each paradigm, the first ones.
 
     Raises:
-        DataError: a row lacks a key, or a sentence has no words (65, file and line).
+        DataError: a key is missing, or a sentence has no words (65, file and line).
 
     Source: Warstadt et al. 2020 (BLiMP), section 3: a phenomenon has several paradigms.
     """

@@ -13,7 +13,7 @@ import numpy as np
 from vgtools.analysis.bootstrap import ends
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.measures.evaluation import LEAST, STATISTICS, GoldItems, Measured
+from vgtools.measures.evaluation import LEAST, PERMUTED, STATISTICS, GoldItems, Measured
 from vgtools.tasks.compare import holm
 from vgtools.tasks.metrics import bootstrap, paired_difference
 
@@ -108,7 +108,7 @@ def _statistics(
         found[name] |= {"low": low, "high": high}
         if own.shape[1] > 1:
             found[name]["runs"] = own[0].tolist()
-        if name != first and first in parts:
+        if name != first and first in parts and items.kind != PERMUTED:
             gain = paired_difference(parts[first], own, seed=seed)
             keys = ("value", "low", "high", "p", "over_runs")
             found[name]["difference"] = {key: getattr(gain, key) for key in keys}

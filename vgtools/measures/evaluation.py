@@ -18,6 +18,7 @@ from vgtools.tasks.metrics import METRICS, Statistic, mean
 
 LEAST = 3  # items that can be ranked in more than one way
 _SEED = re.compile(r"(.+)/seed-\d+")
+PERMUTED = "photos permuted"  # kind of items of a control, in which encoders are not compared
 # The mean is for values that need no gold, such as a loss.
 STATISTICS: dict[str, Statistic] = {**METRICS, "mean": mean}
 

@@ -30,7 +30,7 @@ class MinimalPairs(Measure):
     Args:
         name: their file.
         pairs: P pairs, the acceptable sentence first.
-        phenomena: P names of what the sentences differ in.
+        phenomena: P names of the phenomenon that the sentences differ in.
         paradigms: P names of kinds of pairs, several to a phenomenon.
     """
 
@@ -117,7 +117,7 @@ def read_minimal_pairs(path: str) -> MinimalPairs:
     """Read rows of `vg prepare minimal-pairs`.
 
     Raises:
-        DataError: it cannot be read, a row lacks a key (65, file and line), or there are fewer than
+        DataError: it cannot be read, a key is missing (65, file and line), or there are fewer than
             three pairs.
     """
     rows = [row for _, row in read_jsonl(path, dict.fromkeys(KEYS, str))]

@@ -15,6 +15,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.names import refuse_stream
 from vgtools.io.streams import parse_json, read_lines
+from vgtools.measures import photos
 from vgtools.measures.evaluation import Measure, Measured
 from vgtools.measures.minimal_pairs import KEYS, read_minimal_pairs
 from vgtools.measures.norms import read_norms
@@ -30,18 +31,34 @@ BY_KEYS: dict[tuple[str, ...], Callable[[str], Measure]] = {
 }
 
 
-def open_evaluations(paths: Sequence[str]) -> list[Measure]:
+def open_evaluations(
+    paths: Sequence[str], feats: str | None = None, seed: int = 0
+) -> list[Measure]:
     """Open the files of --on.
 
+    Args:
+        paths: the files.
+        feats: features of the photos that captions are of.
+        seed: seed of the controls.
+
     Raises:
-        DataError: a file cannot be read, holds no evaluation (65), or two have one name (usage).
+        DataError: a file cannot be read, holds no evaluation (65), or two have one name (usage);
+            no file has captions for `feats` (usage).
     """
     names = [os.path.basename(path) for path in paths]
     for path, name in zip(paths, names, strict=True):
         if names.count(name) > 1:
             why = f"two files are called {name}, the name of an evaluation; rename one"
             raise DataError(why, path, code=Exit.USAGE)
-    return [open_evaluation(path) for path in paths]
+    found = list[Measure]()
+    for path in paths:
+        if feats is not None and photos.are_captions(path):
+            found += photos.read_photos(path, feats, seed)
+        else:
+            found.append(open_evaluation(path))
+    if feats is not None and not any(isinstance(each, photos.Looks) for each in found):
+        raise DataError("--feats: no file of --on has captions of photos", code=Exit.USAGE)
+    return found
 
 
 def open_evaluation(path: str) -> Measure:
@@ -58,7 +75,8 @@ def open_evaluation(path: str) -> Measure:
     for keys, read in BY_KEYS.items():
         if row.keys() >= set(keys):
             return read(path)
-    known = "; ".join(", ".join(keys) for keys in BY_KEYS)
+    known = "; ".join(", ".join(keys) for keys in (*BY_KEYS, photos.KEYS))
+    known += " with --feats"
     raise DataError(f"the row has the keys {', '.join(row)}; expected {known}", path, 1)
 
 
