@@ -186,3 +186,14 @@ def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
     assert runs_of(row) == [row]
     assert rows_of(["a/seed-0", "x", "a/seed-1/", "x"]) == {"a": [0, 2], "x": [1], "x (2)": [3]}
     assert rows_of(["a/seed-0/model"]) == {"a/seed-0/model": [0]}
+
+
+def test_a_page_is_written_next_to_the_records(folder: Path, capfd: Any) -> None:
+    one = write_vectors(folder, "one", ROWS)
+    page = folder / "page.html"
+    args = [one, one, "--on", f"{folder}/pairs.tsv"]
+    assert records_of([*args, "--page", str(page)], capfd) == records_of(args, capfd)
+    assert "pairs.tsv" in page.read_text()
+    page.write_text("mine")
+    assert run(["measure", *args, "--page", str(page)]) == 73
+    assert page.read_text() == "mine"

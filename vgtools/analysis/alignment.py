@@ -80,8 +80,8 @@ def linear_cka(first: Array, second: Array) -> tuple[float, Array]:
     x, y = (np.asarray(side, np.float64) - np.mean(side, 0, np.float64) for side in (first, second))
     with np.errstate(invalid="ignore", divide="ignore"):
         found = _hsic(x, y) / np.sqrt(_hsic(x, x) * _hsic(y, y))
-    whole, without = float(found[0]), found[1:]
-    return whole, len(x) * whole - (len(x) - 1) * without
+    whole = float(found[0])
+    return whole, len(x) * whole - (len(x) - 1) * found[1:]
 
 
 def _hsic(x: Array, y: Array) -> Array:
@@ -91,28 +91,29 @@ def _hsic(x: Array, y: Array) -> Array:
     estimate needs of them are sums.
     """
     n = len(x)
-    k_own, l_own = (x * x).sum(1), (y * y).sum(1)
-    k = x @ x.sum(0) - k_own  # sums of rows
-    l = y @ y.sum(0) - l_own  # noqa: E741
-    both = ((x @ (x.T @ y)) * y).sum(1) - k_own * l_own  # sums of rows of K ∘ L
-    crossed = x @ (x.T @ l) - k_own * l + y @ (y.T @ k) - l_own * k  # K l + L k
-    product = float(k @ l)
+    x_own = (x * x).sum(1)  # diagonals that are left out
+    y_own = (y * y).sum(1)
+    rows = x @ x.sum(0) - x_own  # sums of the rows of K
+    others = y @ y.sum(0) - y_own  # sums of the rows of L
+    both = ((x @ (x.T @ y)) * y).sum(1) - x_own * y_own  # sums of the rows of K ∘ L
+    crossed = x @ (x.T @ others) - x_own * others + y @ (y.T @ rows) - y_own * rows
+    product = float(rows @ others)
     return np.concatenate(
         [
-            _estimate(n, both.sum(keepdims=True), k.sum(), l.sum(), product),
+            _estimate(n, both.sum(keepdims=True), rows.sum(), others.sum(), product),
             # A thing that is left out takes a row and a column with it.
             _estimate(
                 n - 1,
                 both.sum() - 2 * both,
-                k.sum() - 2 * k,
-                l.sum() - 2 * l,
-                product - k * l - crossed + both,
+                rows.sum() - 2 * rows,
+                others.sum() - 2 * others,
+                product - rows * others - crossed + both,
             ),
         ]
     )
 
 
-def _estimate(n: int, both: Array, k: Array, l: Array, product: Array | float) -> Array:  # noqa: E741
+def _estimate(n: int, both: Array, k: Array, m: Array, product: Array | float) -> Array:
     """Return HSIC from the sums over K ∘ L, over K and over L, and 1ᵀ K L 1."""
-    found: Array = both + k * l / ((n - 1) * (n - 2)) - 2 / (n - 2) * product
+    found: Array = both + k * m / ((n - 1) * (n - 2)) - 2 / (n - 2) * product
     return found / (n * (n - 3))

@@ -104,7 +104,9 @@ def measure(
     are_items = any(ref.endswith(".jsonl") for ref in refs)
     both = are_items and not all(ref.endswith(".jsonl") for ref in refs)
     refuse_if(both, "ENCODER", "name encoders or items, X.jsonl of -o, not both")
-    again = are_items and (on or feats or output or words != WordFlags() or ground != GroundingFlags())
+    again = are_items and (
+        on or feats or output or words != WordFlags() or ground != GroundingFlags()
+    )
     refuse_if(again, "ENCODER", "items were measured already; --on, -o and the like need encoders")
     refuse_if(not are_items and not on, "--on", "name a file to measure on")
     refuse_if(words.vectors == "contexts" and not words.contexts, "--contexts", "name a text")
@@ -150,7 +152,9 @@ def _measure(
     from vgtools.models.references import pick_device
 
     vectors = words.vectors or ("contexts" if words.contexts else "alone")
-    inputs = [path for path in (*files, feats, words.contexts, ground.grounding) if path is not None]
+    inputs = [
+        path for path in (*files, feats, words.contexts, ground.grounding) if path is not None
+    ]
     config = {"command": "measure", **asdict(words), **asdict(ground), "seed": seed}
     with contextlib.ExitStack() as stack:
         out = None

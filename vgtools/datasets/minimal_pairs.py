@@ -29,7 +29,8 @@ def minimal_pairs(paths: Sequence[str], tally: Tally, most: int | None = None) -
     count = Counter[str]()
     for path in paths:
         for line, row in read_jsonl(path, _KEYS):
-            good, bad = row["sentence_good"], row["sentence_bad"]
+            good = row["sentence_good"]
+            bad = row["sentence_bad"]
             if not (good.strip() and bad.strip()):
                 raise DataError("a sentence is empty; leave the pair out", path, line)
             if good == bad:

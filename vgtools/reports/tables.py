@@ -271,7 +271,7 @@ def p_value(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
-_METRICS = {
+MEASURES = {
     "f1": "F1",
     "matthews": "Matthews",
     "pearson": "Pearson",
@@ -286,7 +286,7 @@ def _measures(names: Iterable[str]) -> str:
     titles = dict[str, list[str]]()
     for task in map(find_task, names):
         if task.metrics != ("accuracy",) and task.kind != "span":
-            spelt = " and ".join(_METRICS.get(name, name) for name in task.metrics)
+            spelt = " and ".join(MEASURES.get(name, name) for name in task.metrics)
             measure = f"mean of {spelt}" if len(task.metrics) > 1 else spelt
             titles.setdefault(measure, []).append(task.title)
     return "; ".join(f"{' and '.join(of)}: {measure}" for measure, of in titles.items())
@@ -672,7 +672,7 @@ def measure_table(records: Sequence[Record]) -> Table:
     for record in records:
         group = record.get("group", "all")
         title = f"{record['evaluation']}{groups.get(group, f', {group}')}"
-        measure = _METRICS.get(record["statistic"], record["statistic"])
+        measure = MEASURES.get(record["statistic"], record["statistic"])
         row = rows.setdefault(f"{title}: {measure}, {record['items']:,}", {})
         gain = record.get("difference")
         cell = f"{record['value']:.3f} ({record['low']:.3f} to {record['high']:.3f})"
