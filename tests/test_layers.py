@@ -73,6 +73,7 @@ HEAVY = {
     "tokenizers",
     "ray",
     "fsspec",
+    "pyarrow",
 }
 
 

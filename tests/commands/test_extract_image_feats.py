@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import timm
 import torch
 from PIL import Image
+from pyarrow import parquet
 from safetensors.torch import save_file
 from torchvision.models import get_model
 
@@ -660,3 +662,30 @@ def test_bad_flags(
     assert extract_regions(backbone, *more) == code
     assert why in capfd.readouterr().err
     assert not list(Path().glob("f.*"))
+
+
+def test_a_table_gives_the_features_of_its_files_and_its_bad_rows_are_listed(
+    photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "p3.png").write_bytes(b"no picture")
+    names = [f"p{number}.png" for number in range(21)]
+    rows = [{"image": {"bytes": (photos / name).read_bytes(), "path": name}} for name in names]
+    rows[5]["image"]["bytes"] = None
+    rows[5]["image"]["path"] = None
+    parquet.write_table(pa.Table.from_pylist(rows), "x.parquet", row_group_size=6)
+    (photos / "p5.png").unlink()
+    skip = ("--on-error", "skip")
+    assert extract("x.parquet", backbone, *skip) == Exit.OK
+    errors = [json.loads(line) for line in Path("f.errors.jsonl").read_text().splitlines()]
+    assert [error["image"] for error in errors] == ["p3.png", "x:6"]
+    assert errors[0]["reason"].startswith("row 4: ")
+    assert errors[1]["reason"] == "row 6: has neither bytes nor a path"
+    assert extract(photos, backbone, *skip, output="g.npy") == Exit.OK
+    assert Path("f.npy").read_bytes() == Path("g.npy").read_bytes()
+    assert Path("f.ids").read_text() == Path("g.ids").read_text()
+    assert read_manifest("f.npy")["inputs"][0]["path"] == "x.parquet"
+    capfd.readouterr()
+    assert extract("x.parquet", backbone, output="h.npy") == Exit.DATA
+    assert "p3.png" in (said := capfd.readouterr().err)
+    assert "row 4" in said
+    assert extract("x.parquet", backbone, *skip, output="s.npy/") == Exit.OK

@@ -4,6 +4,7 @@ another matcher.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import json
@@ -19,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
 
 from tests.conftest import Runner, vg_command
 from tests.tiny import save_encoder, save_run_of, text
@@ -488,3 +491,29 @@ def test_replaced_lines_are_counted_in_the_manifest(tmp_path: Path, attempt: Att
     assert code == 0
     assert "2 lines had bytes that are not UTF-8" in message
     assert json.loads((tmp_path / "v.json").read_text())["replaced"] == 2
+
+
+@pytest.mark.parametrize("more", [(), ("-k", "2")])
+def test_a_table_gives_the_bytes_of_its_json_lines(
+    argv: Argv, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    lines = text(200, seed=5)
+    rows = [{"say": line} for line in lines]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=64)
+    with open(tmp_path / "x.csv", "w", newline="") as out:
+        csv.writer(out).writerows([["say", "id"], *([line, i] for i, line in enumerate(lines))])
+    rows = [{"text": line} for line in lines]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = []
+    for name in ("x.jsonl", "x.parquet#say", "x.csv#say"):
+        out = tmp_path / f"{len(made)}.jsonl.gz"
+        assert run(argv(tmp_path / name, "-o", out, "--window", 32, *more)) == 0
+        made.append(out.read_bytes())
+        entry = json.loads((tmp_path / f"{len(made) - 1}.json").read_text())["inputs"][0]
+        file = (tmp_path / name.partition("#")[0]).read_bytes()
+        assert entry["sha256"] == hashlib.sha256(file).hexdigest()
+    assert made[0] == made[1] == made[2]
+    shards = tmp_path / "s.jsonl/"
+    assert run(argv(tmp_path / "x.parquet#say", "-o", f"{shards}/", *more)) == 0
+    whole = b"".join(p.read_bytes() for p in sorted(shards.glob("0*-*.jsonl")))
+    assert whole == gzip.decompress(made[0])

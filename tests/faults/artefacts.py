@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import gzip
 import json
 import os
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
 from vgtools.cli import run
 
@@ -203,6 +206,10 @@ def _pictures() -> None:
             facts.size = os.path.getsize(f"photos/{name}")
             with open(f"photos/{name}", "rb") as stream:
                 archive.addfile(facts, stream)
+    stored = [
+        {"image": {"bytes": Path("photos", name).read_bytes(), "path": name}} for name in names
+    ]
+    parquet.write_table(pa.Table.from_pylist(stored), "photos.parquet", row_group_size=4)
     phrases = [{"start": 0, "end": 1, "type": "people", "boxes": [[0, 0, 30, 30], [10, 5, 55, 40]]}]
     row = {"text": "x", "width": 60, "height": 45, "phrases": phrases}
     _jsonl(Path("boxes.jsonl"), ({"image": name} | row for name in names))
@@ -223,6 +230,12 @@ def _bank() -> None:
     _jsonl(Path("text.jsonl"), ({"text": line} for line in lines.splitlines()))
     how = ("-e", "encoder", "-k", 5, "--layers", 1, "--device", "cpu", "-q")
     _run("prepare", "clusters", "text.txt", *how, "-o", "clusters.faiss")
+    table = pa.table({"say": lines.splitlines(), "id": range(lines.count("\n"))})
+    parquet.write_table(table, "text.parquet", row_group_size=10, write_page_checksum=True)
+    with pa.OSFile("text.arrow", "wb") as out, pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table, 10)
+    with open("text.csv", "w", newline="") as out:
+        csv.writer(out).writerows([["say"], *([line] for line in lines.splitlines())])
     captions = [
         {"image": f"image{i % 12:03}", "text": f"a {line or 'dog'}"}
         for i, line in enumerate(lines.splitlines())

@@ -99,6 +99,12 @@ CASES = (
         ("photos.tar tar",),
     ),
     Case(
+        "extract-table",
+        "extract-image-feats in/photos.parquet -b in/net --device cpu --batch-size 4 --workers 1"
+        " --on-error skip -o f.npy",
+        ("photos.parquet bytes",),
+    ),
+    Case(
         "extract-shards",
         "extract-image-feats in/images.jsonl -b in/net --device cpu --batch-size 2"
         " --workers 1 --on-error skip --shard-size 4000 -o f.npy/",
@@ -190,6 +196,21 @@ CASES = (
         "vokenize-jsonl",
         "vokenize in/text.jsonl --index in/vg.faiss --device cpu --window 8 -k 2 -o v.jsonl.gz",
         ("text.jsonl jsonl",),
+    ),
+    Case(
+        "vokenize-parquet",
+        "vokenize in/text.parquet#say --index in/vg.faiss --device cpu --window 8 -o v.jsonl",
+        ("text.parquet bytes!",),
+    ),
+    Case(
+        "vokenize-arrow",
+        "vokenize in/text.arrow#say --index in/vg.faiss --device cpu --window 8 -o v.jsonl",
+        ("text.arrow bytes",),
+    ),
+    Case(
+        "vokenize-csv",
+        "vokenize in/text.csv#say --index in/vg.faiss --device cpu --window 8 -o v.jsonl",
+        ("text.csv beside",),
     ),
     Case(
         "vokenize-npy",

@@ -31,7 +31,13 @@ from tests.faults.trials import (
 from vgtools.io.errors import Exit
 
 SPECIAL = ("missing", "folder", "dangling", "device", "fifo", "stdin")
-LISTS = ("list.txt", "images.jsonl", "bank.jsonl", "photos.tar")  # messages name what they list
+LISTS = (
+    "list.txt",
+    "images.jsonl",
+    "bank.jsonl",
+    "photos.tar",
+    "photos.parquet",
+)  # messages name what they list
 PIPED = ("device", "fifo", "stdin")
 FORGED = ("npy", "faiss", "ids", "run", "weights")  # a manifest can be made to fit them
 PIPES = ("text", "jsonl", "table", "json", "gz")

@@ -13,7 +13,9 @@ import tarfile
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from vgtools.images import sources
 from vgtools.images.sources import (
@@ -421,3 +423,64 @@ def test_an_expired_key_is_not_taken_for_a_broken_image(
 def test_a_nul_in_a_path_is_named() -> None:
     with pytest.raises(DataError, match="NUL in its name"):
         open_source("a\0b")
+
+
+# ------------------------------------------------------------------------------------------- tables
+
+
+def save_table(path: Path, rows: list[dict[str, object]]) -> Path:
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    parquet.write_table(pa.table({"image": pa.array(rows, kind)}), path, row_group_size=2)
+    return path
+
+
+def test_images_of_a_table_are_its_bytes_or_the_files_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "b.png").write_bytes(b"beside")
+    rows: list[dict[str, object]] = [
+        {"bytes": b"1", "path": "a.png"},
+        {"bytes": None, "path": "b.png"},
+        {"bytes": None, "path": "c.png"},
+        {"bytes": b"4", "path": None},
+        {"bytes": None, "path": None},
+    ]
+    path = save_table(tmp_path / "x.parquet", rows)
+    source = open_source(str(path))
+    assert (source.total, source.listing) == (None, None)
+    found = loaded(source)
+    missing = f"cannot be read: No such file or directory ({tmp_path}/c.png)"
+    nothing = "has neither bytes nor a path"
+    assert found == {
+        "a.png": b"1", "b.png": b"beside", "c.png": missing, "x:4": b"4", "x:5": nothing
+    }  # fmt: skip
+    assert [item.place for item in open_source(str(path), 2).items] == ["row 1: ", "row 2: "]
+
+
+def test_the_stamp_of_an_image_of_a_table_is_its_content(tmp_path: Path) -> None:
+    stamps = set()
+    for data in (b"12", b"21", b"1"):
+        path = save_table(tmp_path / "x.parquet", [{"bytes": data, "path": "a.png"}])
+        stamps |= {item.stamp for item in open_source(str(path)).items}
+    assert len(stamps) == 3
+
+
+def test_an_id_that_occurs_twice_in_a_table_is_refused_with_both_rows(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"bytes": b"1", "path": name} for name in ("a", "b", "a")]
+    path = save_table(tmp_path / "x.parquet", rows)
+    with pytest.raises(DataError, match=r"x.parquet:3: duplicate id 'a' \(first in row 1\)"):
+        loaded(open_source(str(path)))
+    images = sources.Images([f"{path}", f"{save_table(tmp_path / 'y.parquet', rows[:1])}"])
+    with pytest.raises(DataError, match="duplicate id 'a', also in"):
+        images.check_unique()
+
+
+def test_a_table_of_paths_is_a_list(tmp_path: Path) -> None:
+    (tmp_path / "b.png").write_bytes(b"beside")
+    table = pa.table({"image": ["b"], "file": ["b.png"]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    (tmp_path / "x.csv").write_text("image,file\nb,b.png\n")
+    for name in ("x.parquet", "x.csv"):
+        source = open_source(f"{tmp_path / name}#path=file")
+        assert source.total == 1
+        assert loaded(source) == {"b": b"beside"}
+        with pytest.raises(DataError, match=f'{name}:1: the key "path" is missing'):
+            open_source(str(tmp_path / name))

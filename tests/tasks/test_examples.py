@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import feather, parquet
 
 from tests.tiny.examples import SWAG, fails, qa, read, squad, write
 from vgtools.io.errors import DataError, Exit
@@ -338,3 +342,26 @@ def test_any_text_comes_back_as_it_was(
     assert [
         (e.text, e.label) for e in read("sst-2", folder, "sentence\tlabel\n" + lines)[0]
     ] == rows
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
+@pytest.mark.parametrize("task", ["rte", "sst-2", "conll-2003"])
+def test_a_table_has_the_examples_of_its_rows(tmp_path: Path, task: str, name: str) -> None:
+    rows: list[dict[str, Any]] = {
+        "rte": [{"idx": i, "sentence1": "a", "sentence2": "b", "label": i % 2} for i in range(9)],
+        "sst-2": [{"sentence": f"so {i}", "label": i % 2} for i in range(9)],
+        "conll-2003": [{"text": "Ada ran", "tags": ["B-PER", "O"]} for i in range(9)],
+    }[task]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = pa.Table.from_pylist(rows)
+    if name.endswith("arrow"):
+        feather.write_feather(table, tmp_path / name)
+    else:
+        parquet.write_table(table, tmp_path / name, row_group_size=4)
+    expected = [*read_examples(task, tmp_path / "x.jsonl")]
+    assert [*read_examples(task, tmp_path / name)] == expected
+    assert len(expected) == 9
+    damaged = pa.Table.from_pylist([*rows, dict.fromkeys(rows[0])])
+    parquet.write_table(damaged, tmp_path / "bad.parquet")
+    with pytest.raises(DataError, match=r"bad.parquet:10: "):
+        [*read_examples(task, tmp_path / "bad.parquet")]

@@ -20,7 +20,7 @@ from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import config_difference, plain_json, sha256_file
 from vgtools.io.folders import Shards
-from vgtools.io.names import is_compressed, is_shards, is_unnamed, is_url
+from vgtools.io.names import file_of, is_compressed, is_shards, is_table, is_unnamed, is_url
 from vgtools.io.streams import Piece, open_read
 from vgtools.io.written import seal
 
@@ -49,13 +49,14 @@ def text_source(path: str) -> PlannedInput:
     if is_shards(path):
         shards = Shards(path)
         return PlannedInput(path, shards.bytes, shards.sha256, "shard", len(shards))
-    if is_url(path):
-        size, sha256 = remote.facts(path)
+    file = file_of(path)
+    if is_url(file):
+        size, sha256 = remote.facts(file)
     else:
-        open_read(path).close()
-        sha256 = sha256_file(path)
-        size = os.path.getsize(path)
-    if is_compressed(path):
+        open_read(file).close()
+        sha256 = sha256_file(file)
+        size = os.path.getsize(file)
+    if is_compressed(file) or is_table(path):
         return PlannedInput(path, size, sha256, "whole", 1)
     return PlannedInput(path, size, sha256, "byte", size)
 

@@ -70,9 +70,9 @@ SHARDS = Topic(
     """,
 )
 
-TEXT = Argument("TEXT", '.txt, .jsonl with "text", .gz, .zst, or - for stdin.')
+TEXT = Argument("TEXT", '.txt, .jsonl with "text", TABLE#COLUMN, .gz, .zst, or - for stdin.')
 Captions = Annotated[
-    str, Argument("CAPTIONS", 'Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.')
+    str, Argument("CAPTIONS", 'Rows {"image": ID, "text": …}: .jsonl, TABLE#COLUMN, .gz, .zst, -.')
 ]
 ArrayFile = Annotated[str, Value("X.npy", "File to write; the same command resumes it.")]
 NProbe = Annotated[

@@ -95,7 +95,8 @@ def stats(
     corpora: Annotated[
         list[str] | None,
         Argument(
-            "CORPUS", 'Text, one sentence per line, or .jsonl with "text"; .gz, .zst; - is stdin.'
+            "CORPUS",
+            'Text, one sentence per line, or .jsonl with "text"; TABLE#COLUMN; .gz, .zst, -.',
         ),
     ] = None,
     reference: Annotated[

@@ -154,7 +154,7 @@ def read_group(
                 raise ImageError(fault)
             handle(index, item.id, decode(item.load()))
         except ImageError as error:
-            faults[index] = str(error)
+            faults[index] = f"{item.place}{error}"
     return faults
 
 

@@ -23,8 +23,18 @@ from typing import Any, cast
 
 from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.names import is_stream, is_unnamed, is_url
-from vgtools.io.streams import Piece, holds_rows, open_read, parse_json, read_lines, require
+from vgtools.io.names import file_of, is_separated, is_stream, is_table, is_unnamed, is_url
+from vgtools.io.streams import (
+    Line,
+    Piece,
+    holds_rows,
+    open_read,
+    parse_json,
+    read_jsonl,
+    read_lines,
+    require,
+)
+from vgtools.io.tables import holds_pictures, pictures, table_rows
 
 MAX_BYTES = 256 << 20  # size of one encoded image
 
@@ -54,6 +64,7 @@ class Item:
     id: str
     stamp: str  # size and modification time: shows a resumed run that the image is unchanged
     load: Callable[[], bytes]  # raises ImageError
+    place: str = ""  # put before messages about it: its row in a table
 
 
 @dataclass
@@ -158,7 +169,7 @@ class Images:
             if path != "-" and os.path.isdir(path):
                 names = _walk(path, left_out)
                 entries = [(name, os.path.join(path, name)) for name in names]
-            elif path != "-" and _is_tar(path):
+            elif path != "-" and (_has_pictures(path) if is_table(path) else _is_tar(path)):
                 self._listed[path] = None
                 continue
             else:
@@ -176,7 +187,7 @@ class Images:
         for piece in pieces:
             listed = self._listed[piece.path]
             if listed is None:
-                parts.append(_tar_items(piece.path, left_out))
+                parts.append(_stored_items(piece.path, left_out))
                 total = None
                 continue
             entries = listed[0][piece.start : piece.stop]
@@ -342,19 +353,25 @@ def _is_tar(path: str) -> bool:
     return False
 
 
+def _has_pictures(path: str) -> bool:
+    return not is_separated(path) and holds_pictures(path)
+
+
 def _listed(path: str) -> list[tuple[str, str]]:
-    """Return `(id, path)` of the rows of an image jsonl or the lines of a list."""
+    """Return `(id, path)` of the rows of an image jsonl or a table, or the lines of a list."""
     # A pipe has no folder: its paths are relative to the shell's folder.
     base = "" if is_unnamed(path) else os.path.dirname(path)
     seen: dict[str, int] = {}
     entries = []
     jsonl = False
-    for number, line in enumerate(read_lines(path), 1):
-        if number == 1:
+    keys = {"image": str, "path": str}
+    lines: Iterator[tuple[int, Line]] = enumerate(read_lines(path), 1)
+    for number, line in read_jsonl(path) if is_table(path) else lines:
+        if number == 1 and isinstance(line, str):
             jsonl = holds_rows(path, line, ("image", "path"))
-        if jsonl:
+        if jsonl or isinstance(line, dict):
             row = parse_json(line, path, number)
-            require(row, {"image": str, "path": str}, path, number)
+            require(row, keys, path, number)
             image, file = row["image"], row["path"]
         else:
             image = file = line
@@ -416,6 +433,42 @@ class _Ending:
         self._stream.close()
 
 
+def _stored_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
+    """Return the images of a table or a tar, in its order."""
+    return _table_items(path) if is_table(path) else _tar_items(path, left_out)
+
+
+def _table_items(path: str) -> Iterator[Item]:
+    """Yield the images of a table; a file that it names instead of bytes is read."""
+    seen = dict[str, int]()
+    base = os.path.dirname(file_of(path))
+    for row, image, data, file in pictures(path):
+        if not isinstance(image, str):
+            raise DataError(f'"image" must be a string, got {image!r:.60}', path, row)
+        first = seen.setdefault(image, row)
+        if first != row:
+            why = f"duplicate id {image!r:.80} (first in row {first}); ids must be unique, and"
+            raise DataError(f"{why} #image=COLUMN names a column of them", path, row)
+        if data is None and file is not None:
+            place = file if is_url(file) else os.path.join(base, file)
+            load = partial(_read_url if is_url(file) else read_image, place, image)
+            stamp = _stamp(place)
+        else:
+            load = partial(_stored, data)
+            stamp = f"{len(data or b'')} {zlib.crc32(data or b'')}"
+        yield Item(image, stamp, load, f"row {row}: ")
+    if not seen:
+        raise _no_image(path, {})
+
+
+def _stored(data: bytes | None) -> bytes:
+    if data is None:
+        raise ImageError("has neither bytes nor a path")
+    if len(data) > MAX_BYTES:
+        raise ImageError(_too_large(len(data)))
+    return data
+
+
 def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
     """Yield the images of a tar in its order; a damaged tar is an error after its last member."""
     seen = set[str]()
@@ -452,6 +505,8 @@ def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
 
 def _tar_names(path: str) -> Iterator[str]:
     """Yield the ids of a tar; its images are not read where it is a plain file."""
+    if is_table(path):
+        return (row["image"] for row in table_rows(path))
     names = list[str]()
     if not is_url(path) and _is_plain(path):
         # The reader that makes the shards reports whatever this reader does not understand.

@@ -20,14 +20,16 @@ from vgtools.io.folders import ShardFile, Shards
 from vgtools.io.forms import FILES, check_form
 from vgtools.io.names import (
     ending_of,
+    file_of,
     is_compressed,
     is_shards,
     is_stream,
+    is_table,
     manifest_path,
     real_folder,
 )
 from vgtools.io.remote import local
-from vgtools.io.streams import decode, jsonl_rows, open_shard, raw_lines, read_lines
+from vgtools.io.streams import decode, jsonl_rows, open_shard, raw_lines, read_jsonl, read_lines
 from vgtools.io.trust import trusted
 from vgtools.io.written import check_file, check_hash
 
@@ -203,6 +205,7 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
         DataError: the manifest is damaged or of a newer format, or the file has another size or
             hash than it states (65).
     """
+    stream = file_of(stream)
     path = manifest_path(stream)
     if is_stream(stream) or not path.is_file():
         return {}
@@ -235,7 +238,7 @@ def read_made(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
         DataError: as `read_jsonl` and `manifest_beside`.
     """
     manifest_beside(path)
-    return jsonl_rows(raw_lines(path) if is_hashed(path) else _hashed(path), path)
+    return read_jsonl(path) if is_hashed(path) else jsonl_rows(_hashed(path), path)
 
 
 def _hashed(path: str | Path) -> Iterator[bytes]:
@@ -261,7 +264,7 @@ def check_made(path: str | Path, sha256: str) -> None:
 
 def is_hashed(path: str | Path) -> bool:
     """Return whether a file has checksums of its own."""
-    return is_compressed(path) or is_shards(path)
+    return is_compressed(path) or is_shards(path) or is_table(path)
 
 
 LARGEST = 1e9  # number of a feature or word vector; sums over larger ones overflow

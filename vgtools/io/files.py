@@ -19,6 +19,7 @@ from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, storable
 from vgtools.io.folders import Shards
 from vgtools.io.names import (
+    file_of,
     is_shards,
     is_stream,
     is_url,
@@ -45,6 +46,7 @@ def sha256_file(path: str | Path) -> str:
 
     A pipe is refused, because it could not be read any more.
     """
+    path = file_of(path)
     refuse_stream(path)
     if is_shards(path):
         return Shards(path).sha256
@@ -55,6 +57,7 @@ def sha256_file(path: str | Path) -> str:
 def identity(path: str | Path) -> dict[str, Any]:
     """Return the entry of an input in a manifest: its name, its size and its hash."""
     name = storable(str(path))
+    path = file_of(path)
     if name == "-" or not (os.path.isfile(path) or is_shards(path)):
         return {"path": name}
     size = {"bytes": os.path.getsize(path)} if os.path.isfile(path) else {}
@@ -290,7 +293,8 @@ def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[str]) -> None:
     """
     # Device and inode are compared: two names, and on some file systems two spellings, may lead to
     # one file.
-    read = [os.stat(name) for name in inputs if not is_url(name) and os.path.exists(name)]
+    files = [file_of(name) for name in inputs if not is_url(name)]
+    read = [os.stat(name) for name in files if os.path.exists(name)]
     for output in outputs:
         if os.path.exists(output) and any(os.path.samestat(os.stat(output), one) for one in read):
             why = "is an input of this command and would be overwritten; choose another -o"

@@ -9,6 +9,7 @@ from typing import Any
 
 from vgtools.io.errors import DataError, Exit, amount, name_of, storable
 from vgtools.io.files import config_difference, identity
+from vgtools.io.names import file_of
 from vgtools.io.trust import stamp
 
 
@@ -31,7 +32,7 @@ class Inputs:
         self.paths = [str(path) for path in paths]
         self.facts = storable(facts)
         # Before the hash: a file that changes while it is hashed has another stamp at the end.
-        self._stamps = [stamp(path) for path in self.paths]
+        self._stamps = [stamp(file_of(path)) for path in self.paths]
         self._entries = [identity(path) for path in self.paths]
 
     @property
@@ -47,7 +48,7 @@ class Inputs:
     @property
     def can_be_compared(self) -> bool:
         """Whether none is a pipe, whose content is known only once it is read."""
-        return all(os.path.isfile(path) or os.path.isdir(path) for path in self.paths)
+        return all(os.path.isfile(path) or os.path.isdir(path) for path in map(file_of, self.paths))
 
     def record(self) -> dict[str, Any]:
         """Return the entry about them in the journal of an unfinished output."""
@@ -97,7 +98,7 @@ class Inputs:
         """
         # A file is hashed again only if its stamp has changed, because that reads all of it.
         for path, before, old in zip(self.paths, self._stamps, self._entries, strict=True):
-            if "sha256" in old and stamp(path) != before:
+            if "sha256" in old and stamp(file_of(path)) != before:
                 new = identity(path)
                 if new.get("sha256") != old["sha256"]:
                     raise _changed(path, "changed while it was read", old, new)

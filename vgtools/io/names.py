@@ -10,6 +10,10 @@ from pathlib import Path
 from vgtools.io.errors import DataError, Exit
 
 PLAN = "plan.json"  # of a folder of shards
+# A table and, after #, its columns.
+_TABLE = re.compile(
+    r"(.*?\.(?:parquet|arrow|feather|(?:csv|tsv)(?:\.gz|\.zst)?))(?:#(.*))?", re.DOTALL
+)
 
 
 def is_url(path: str | Path) -> bool:
@@ -64,6 +68,27 @@ def bare(path: str | Path) -> str:
 def is_jsonl(path: str | Path) -> bool:
     """Return whether a file, compressed or not, has JSON lines, by its name."""
     return bare(path).endswith(".jsonl")
+
+
+def split_table(path: str | Path) -> tuple[str, str]:
+    """Return a file and the columns that are named after it: `X.parquet#caption`, else ""."""
+    found = _TABLE.fullmatch(str(path))
+    return (found[1], found[2] or "") if found else (str(path), "")
+
+
+def file_of(path: str | Path) -> str:
+    """Return the file of an input, without the columns of a table."""
+    return split_table(path)[0]
+
+
+def is_table(path: str | Path) -> bool:
+    """Return whether a file is a table with named columns, by its name."""
+    return _TABLE.fullmatch(str(path)) is not None
+
+
+def is_separated(path: str | Path) -> bool:
+    """Return whether a table is a text with separators: CSV or TSV."""
+    return bare(file_of(path)).endswith((".csv", ".tsv"))
 
 
 def manifest_path(artifact: str | Path) -> Path:

@@ -24,7 +24,7 @@ import orjson
 
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.names import is_url
+from vgtools.io.names import file_of, is_url, split_table
 
 _AHEAD = 1 << 22  # bytes fetched beyond those that are read
 _ASKED = 16  # objects that a store is asked about at a time
@@ -200,8 +200,9 @@ def expand(pattern: str) -> list[str]:
     Raises:
         DataError: nothing is there (66), and as `facts`.
     """
-    if not re.search(r"[*?\[]", pattern) or os.path.lexists(pattern):
+    if not re.search(r"[*?\[]", pattern) or os.path.lexists(file_of(pattern)):
         return [pattern]
+    pattern, columns = split_table(pattern)
     if is_url(pattern):
         with _about(pattern):
             system, path = _system(pattern)
@@ -210,7 +211,7 @@ def expand(pattern: str) -> list[str]:
         found = sorted(glob.glob(pattern, recursive=True))
     if not found:
         raise DataError("matches no file", pattern, code=Exit.NO_INPUT)
-    return found
+    return [f"{name}#{columns}" for name in found] if columns else found
 
 
 def sizes(folder: str) -> dict[str, int]:

@@ -24,8 +24,21 @@ import orjson
 from vgtools.io.errors import DataError, Exit, file_error, file_errors
 from vgtools.io.folders import ShardFile, Shards, open_file
 from vgtools.io.forms import TYPE_NAMES
-from vgtools.io.names import bare, is_compressed, is_jsonl, is_shards, is_stream, is_unnamed, is_url
-from vgtools.io.remote import file_size, open_url
+from vgtools.io.names import (
+    bare,
+    file_of,
+    is_compressed,
+    is_jsonl,
+    is_separated,
+    is_shards,
+    is_stream,
+    is_table,
+    is_unnamed,
+    is_url,
+)
+from vgtools.io.remote import facts, file_size, open_url
+from vgtools.io.tables import keys_of, table_rows
+from vgtools.io.trust import file_hash
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
@@ -39,6 +52,9 @@ TEXT_CHARS = 1_000_000  # most of a text that is tokenised
 _FIRST_BLOCK = 1 << 13  # bytes of a text in which a NUL means that it is binary, as for git
 _BLOCK = 1 << 20  # bytes read at a time
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+Row = dict[str, Any]
+Line = str | Row  # a line of a text, or a row of a table
 
 _MAGIC: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\x28\xb5\x2f\xfd": zstd.open}
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".zst": zstd.open}
@@ -357,12 +373,14 @@ def read_quoted(
         raise DataError(why, path, start) from None
 
 
-def parse_json(text: str | bytes, path: str | Path, line: int) -> dict[str, Any]:
-    """Parse one jsonl line into an object.
+def parse_json(text: str | bytes | Row, path: str | Path, line: int) -> Row:
+    """Parse one jsonl line into an object; a row of a table is one.
 
     Raises:
         DataError: it is not a JSON object; file and line are named.
     """
+    if isinstance(text, dict):
+        return text
     try:
         row = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -382,8 +400,9 @@ def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, 
     """
     for key, expected in keys.items():
         if key not in row:
-            present = ", ".join(map(repr, row)) or "no keys"
-            raise DataError(f'the key "{key}" is missing; the row has {present}', path, line)
+            why = f"the row has {', '.join(map(repr, row)) or 'no keys'}"
+            why += f"; {file_of(path)}#{key}=COLUMN names its column" if is_table(path) else ""
+            raise DataError(f'the key "{key}" is missing; {why}', path, line)
         value = row[key]
         types = (int, float) if expected is float else expected
         # In Python a boolean is an integer; in a file it is not.
@@ -405,29 +424,70 @@ def check_length(text: str, path: str | Path, line: int) -> None:
         raise DataError(f"{why}; vg prepare sentences or fold -s splits it", path, line)
 
 
+def _separated_rows(path: str | Path) -> Iterator[Row]:
+    """Yield the rows of a CSV or TSV with a header, cells quoted as spreadsheets do it.
+
+    Raises:
+        DataError: the quoting is broken, a row has more or fewer cells than the header, or bytes
+            are not UTF-8; with the row, as of every table, and the line.
+    """
+    file = file_of(path)
+    stats = TextStats()
+    separator = "," if bare(file).endswith(".csv") else "\t"
+    keys = dict[str, int]()
+    width = row = 0
+    try:
+        for row, (line, cells) in enumerate(read_quoted(read_lines(file, stats), file, separator)):
+            if stats.replaced:
+                raise DataError("not UTF-8", file, line)
+            if not row:
+                keys = {key: cells.index(name) for key, name in keys_of(cells, path).items()}
+                width = len(cells)
+                continue
+            if len(cells) != width:
+                why = f"expected {width} cells as in the header, got {len(cells)}"
+                raise DataError(why, file, line)
+            yield {key: cells[at] for key, at in keys.items()}
+    except DataError as error:
+        if error.line is None:
+            raise
+        raise DataError(f"line {error.line} of the file: {error.why}", path, row) from None
+
+
+def _rows_of(path: str | Path) -> Iterator[Row]:
+    return _separated_rows(path) if is_separated(path) else table_rows(path)
+
+
+def read_records(path: str | Path, stats: TextStats | None = None) -> Iterator[Line]:
+    """Return the lines of a text, as `read_lines` does, or the rows of a Parquet or Arrow file."""
+    if is_table(path) and not is_separated(path):
+        return table_rows(path)
+    return read_lines(path, stats)
+
+
 def read_jsonl(
     path: str | Path, keys: Mapping[str, type] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Return `(line number, object)` of a jsonl stream; blank lines are errors, not skipped.
 
     Args:
-        path: a file, `.gz`, `.zst`, or `-`.
+        path: a file, `.gz`, `.zst`, or `-`; or a table, the lines of which are its rows.
         keys: required keys and their types.
 
     Raises:
         DataError: invalid JSON, not an object, a missing key or a wrong type, with file and line.
     """
-    return jsonl_rows(raw_lines(path), path, keys)
+    return jsonl_rows(_rows_of(path) if is_table(path) else raw_lines(path), path, keys)
 
 
 def jsonl_rows(
-    lines: Iterable[bytes], path: str | Path, keys: Mapping[str, type] | None = None
+    lines: Iterable[bytes | Row], path: str | Path, keys: Mapping[str, type] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield `(line number, object)` of the lines of a jsonl stream; as `read_jsonl` otherwise."""
     for number, raw in enumerate(lines, 1):
-        if number == 1:
+        if number == 1 and isinstance(raw, bytes):
             raw = raw.removeprefix(_BYTE_ORDER_MARK)
-        row = parse_json(raw, path, number)
+        row = raw if isinstance(raw, dict) else parse_json(raw, path, number)
         if keys:
             require(row, keys, path, number)
         yield number, row
@@ -477,6 +537,9 @@ def read_text_rows(path: str | Path, stats: TextStats | None = None) -> Iterator
 
 
 def _text_rows(path: str | Path, stats: TextStats | None) -> Iterator[dict[str, Any]]:
+    if is_table(path):
+        yield from (row for _, row in read_jsonl(path, {"text": str}))
+        return
     lines = _undoubted(_text_lines(Piece(str(path))), str(path))
     for first in lines:
         if holds_rows(path, decode(first, True)):
@@ -499,12 +562,17 @@ class Window:
 
     path: str
     first: int  # line number of lines[0], counted from 1, in its piece of the input
-    lines: list[str]
+    lines: list[Line]
     # sha256 of every raw byte of the input up to the window's end; for a folder of shards its
-    # list's, which has the hash of each.
+    # list's, which has the hash of each; for a table the file's.
     digest: str
     replaced: int = 0  # lines of the window that had bytes which are not UTF-8
     jsonl: bool | None = None  # the lines are JSON objects, by `holds_rows`; None: by the name
+
+    @property
+    def chars(self) -> int:
+        """Characters of the lines, or of the texts of a table."""
+        return sum(map(_chars, self.lines))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the lines as rows with a "text": rows of JSON lines, else {"text": line}.
@@ -515,7 +583,9 @@ class Window:
         jsonl = is_jsonl(self.path) if self.jsonl is None else self.jsonl
         rows = list[dict[str, Any]]()
         for number, line in enumerate(self.lines, self.first):
-            row = parse_json(line, self.path, number) if jsonl else {"text": line}
+            row: Row = {"text": line}
+            if jsonl or isinstance(line, dict):
+                row = parse_json(line, self.path, number)
             require(row, {"text": str}, self.path, number)
             check_length(row["text"], self.path, number)
             rows.append(row)
@@ -528,6 +598,26 @@ class Window:
             DataError: as `rows`.
         """
         return [row["text"] for row in self.rows()]
+
+
+def _piece_lines(piece: Piece) -> Iterator[bytes | Row]:
+    """Return the raw lines of a piece, or the rows of a table, which is always a whole piece."""
+    if is_table(piece.path):
+        return _rows_of(piece.path)
+    return _undoubted(_text_lines(piece), piece.path)
+
+
+def _hash_of(path: str) -> str:
+    """Return the hash of the list of shards, or of the file of a table; at a URL its version."""
+    if is_shards(path):
+        return Shards(path).sha256
+    file = file_of(path)
+    with file_errors(path, reading=True):
+        return str(facts(file)) if is_url(file) else file_hash(file)
+
+
+def _chars(line: Line) -> int:
+    return len(line) if isinstance(line, str) else len(str(line.get("text")))
 
 
 def read_windows(
@@ -559,31 +649,33 @@ def read_windows(
     total = 0
     for piece in pieces:
         path = piece.path
-        listed = is_shards(path)
+        listed = is_shards(path) or is_table(path)
         if listed:  # the list has the hashes that the lines are compared with as they are read
-            digest.update(Shards(path).sha256.encode())
-        lines = list[str]()
+            digest.update(_hash_of(path).encode())
+        lines = list[Line]()
         held = 0  # code points of the window
         jsonl: bool | None = None
         stats = TextStats()
         number = 0
-        for number, raw in enumerate(_undoubted(_text_lines(piece), path), 1):
+        for number, raw in enumerate(_piece_lines(piece), 1):
             if total == limit:
                 number -= 1
                 break
             total += 1
-            if not listed:
-                digest.update(raw)
-            if number == 1:
-                jsonl = holds_rows(path, decode(raw, True))
+            if isinstance(raw, bytes):
+                if not listed:
+                    digest.update(raw)
+                if number == 1:
+                    jsonl = holds_rows(path, decode(raw, True))
             # The lines that an earlier run has done are read again for their hash alone.
             if total <= done:
                 if total == done:
                     _check_prefix(path, done, digest.hexdigest(), state)
                 continue
             # Only the start of the input, not of a later piece, may have a byte-order mark.
-            lines.append(decode(raw, number == 1 and not piece.start, stats))
-            held += len(lines[-1])
+            first_line = number == 1 and not piece.start
+            lines.append(decode(raw, first_line, stats) if isinstance(raw, bytes) else raw)
+            held += _chars(lines[-1])
             if len(lines) == size or held >= WINDOW_CHARS:
                 first = number - len(lines) + 1
                 yield Window(path, first, lines, digest.hexdigest(), stats.replaced, jsonl)

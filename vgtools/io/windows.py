@@ -52,7 +52,7 @@ def growing_windows(
                 digest=window.digest,
                 replaced=joined.replaced + window.replaced,
             )
-        held += sum(map(len, window.lines))
+        held += window.chars
         if window.first + len(window.lines) > edge or held >= WINDOW_CHARS:
             yield joined
             joined = None

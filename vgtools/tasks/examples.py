@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from vgtools.io.errors import DataError
 from vgtools.io.json_items import json_items
-from vgtools.io.streams import TextStats, parse_json, read_lines, read_quoted
+from vgtools.io.streams import Line, TextStats, parse_json, read_quoted, read_records
 from vgtools.tasks.table import Form, Task, describe_columns
 from vgtools.text.splits import refuse_held_out
 
@@ -181,22 +181,22 @@ def describe_forms(task: Task, unlabelled: bool = False) -> str:
 def read_table(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats, parse_label: LabelParser
 ) -> Iterator[tuple[int, TableRow]]:
-    """Yield (line, row) of a TSV, CSV or jsonl file.
+    """Yield (line, row) of a TSV, CSV, jsonl, Parquet or Arrow file.
 
     Raises:
         DataError: as `vgtools.tasks.dispatch.read_examples`.
     """
-    lines = read_lines(path, stats.text)
+    lines = read_records(path, stats.text)
     first = next(lines, None)
     if first is None:
         raise DataError(f"is empty; expected {describe_forms(task, unlabelled)}", path)
     lines = chain([first], lines)
     records: Iterator[tuple[int, dict[str, Any]]]
-    if first.lstrip().startswith("{"):
+    if isinstance(first, dict) or first.lstrip().startswith("{"):
         form, records = _jsonl(task, lines, path, unlabelled, stats)
     else:
         form, width, titles = _recognise(task, first, path, unlabelled)
-        records = _cells(task, form, width, titles, lines, path, stats)
+        records = _cells(task, form, width, titles, cast(Iterator[str], lines), path, stats)
     for number, (line, record) in enumerate(records):
         label = record.get(form.label)
         if str(label) in task.no_gold:
@@ -304,9 +304,9 @@ def _cells(
 
 
 def _jsonl(
-    task: Task, lines: Iterator[str], path: str | Path, unlabelled: bool, stats: ReadStats
+    task: Task, lines: Iterator[Line], path: str | Path, unlabelled: bool, stats: ReadStats
 ) -> tuple[Form, Iterator[tuple[int, dict[str, Any]]]]:
-    """Return the form and the records of a jsonl file; the first row decides the form."""
+    """Return the form and the records of rows with keys; the first row decides the form."""
     first = next(lines)
     row = parse_json(first, path, 1)
     fits = [form for form in task.forms if all(name in row for name in form.texts)]

@@ -26,7 +26,7 @@ from vgtools.io.artifact import manifest_beside
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
 from vgtools.io.output import Output
-from vgtools.io.streams import TEXT_CHARS, Window, check_length, parse_json, require
+from vgtools.io.streams import TEXT_CHARS, Line, Window, check_length, parse_json, require
 
 _MAX = 2**31 - 1  # the largest voken: both forms hold 32-bit integers
 _flat = chain.from_iterable
@@ -133,7 +133,7 @@ class VokenRows(NamedTuple):
     starts: np.ndarray[Any, Any]  # (R + 1,) int64: row i owns spans[starts[i] : starts[i + 1]]
 
 
-def parse_rows(lines: Sequence[str], path: str, first: int = 1) -> VokenRows:
+def parse_rows(lines: Sequence[Line], path: str, first: int = 1) -> VokenRows:
     """Parse R lines of a voken file; messages name `path`, and lines from `first` on.
 
     Raises:

@@ -103,7 +103,11 @@ def extract_image_feats(
     target: Annotated[FeatureFile, SHARDS],
     source: Annotated[
         list[str] | None,
-        Argument("SOURCE", "Directory, tar, image jsonl, list of paths, or - for a list on stdin."),
+        Argument(
+            "SOURCE",
+            "Directory, tar, table (Parquet, Arrow), image jsonl, list of paths, or - for a list "
+            "on stdin.",
+        ),
     ] = None,
     captions: Annotated[
         str | None,

@@ -222,7 +222,7 @@ def _open_pictures(
 
     source = open_source(path)
     tar = source.listing is None
-    refuse_if(tar, "GRID", f"{path} is a tar, read only from its start to its end; unpack it")
+    refuse_if(tar, "GRID", f"{path} is read only from its start to its end; unpack it")
     items = list(source.items)
     backbone = load_backbone(pixels.backbone, device=device, offline=offline)
     how = BackboneSettings(first, pixels.crop, pixels.picture)

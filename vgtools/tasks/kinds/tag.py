@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.io.streams import parse_json, read_lines, require
+from vgtools.io.streams import Line, parse_json, read_records, require
 from vgtools.tasks import metrics
 from vgtools.tasks.examples import Example, ReadStats, class_number, describe_forms
 from vgtools.tasks.kinds.classify import class_name, named_outputs
@@ -54,17 +54,16 @@ class TaggedExample(Example):
 def read(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
 ) -> Iterator[tuple[int, Example]]:
-    """Yield (line, example) of jsonl rows `text`, `tags`, or of a CoNLL file."""
-    lines = read_lines(path, stats.text)
+    """Yield (line, example) of rows `text`, `tags`, or of a CoNLL file."""
+    lines = read_records(path, stats.text)
     first = next(lines, None)
     if first is None:
         raise DataError(f"is empty; expected {describe_forms(task, unlabelled)}", path)
     numbered = enumerate(chain([first], lines), 1)
-    is_rows = first.lstrip().startswith("{")
-    if is_rows:
+    if isinstance(first, dict) or first.lstrip().startswith("{"):
         found = _read_rows(task, numbered, path, unlabelled, stats)
     else:
-        found = _read_columns(task, numbered, path, stats)
+        found = _read_columns(task, cast(Iterator[tuple[int, str]], numbered), path, stats)
     for number, (line, example) in enumerate(found):
         stats.labels.update(str(class_name(task, tag)) for tag in example.tags if tag != _NO_TAG)
         yield line, replace(example, id=example.id or str(number))
@@ -72,7 +71,7 @@ def read(
 
 def _read_rows(
     task: Task,
-    lines: Iterator[tuple[int, str]],
+    lines: Iterator[tuple[int, Line]],
     path: str | Path,
     unlabelled: bool,
     stats: ReadStats,

@@ -1,0 +1,287 @@
+"""Parquet and Arrow files, read through pyarrow as the rows that JSON lines of them would be.
+
+A command cannot tell the two apart: the number of a row, counted from 1, takes the place of the
+line. After a #, columns are named: `X.parquet#caption` is the column `caption` as "text",
+`X.parquet#image=file,text=caption.en` gives keys to columns, and to fields of nested ones. All
+others keep their names. A column of images, as `datasets` stores them ({"bytes", "path"}), is read
+by `pictures`; rows have the ids of these images as "image".
+
+Files are read in batches of rows, so that their size does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import orjson
+
+from vgtools.io.errors import DataError, Exit, file_error
+from vgtools.io.folders import open_file
+from vgtools.io.names import file_of, is_url, split_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # not installed everywhere
+
+Row = dict[str, Any]
+_Convert = Callable[["pa.RecordBatch", int], list[Any]]
+_ROWS = 1024  # rows of a batch
+_PICTURES = 16  # rows of a batch with the bytes of images
+_BUFFER = 1 << 20  # bytes of a column that are read at a time
+_STREAM = b"\xff\xff\xff\xff"  # starts each message of an Arrow stream
+_END = _STREAM + bytes(4)  # ends it: without this, batches may be missing
+
+
+class Picture(NamedTuple):
+    """An image in a table."""
+
+    row: int  # its number, from 1
+    image: str  # its id
+    data: bytes | None
+    path: str | None  # name of its file, as the table has it
+
+
+def keys_of(columns: Sequence[str], path: str | Path, fields: Sequence[str] = ()) -> dict[str, str]:
+    """Return key -> column of the rows of a table.
+
+    Args:
+        columns: the columns of the file.
+        path: the table, with the columns that are named after its #.
+        fields: fields of columns, which may be named as well: `caption.en`.
+
+    Raises:
+        DataError: two columns of one name, or the file lacks a column that is named (65).
+    """
+    listed = f"its columns are {', '.join((*columns, *fields)) or 'none'}"
+    if len(set(columns)) < len(columns):
+        raise DataError(f"has two columns of one name: {listed}; rename one", path)
+    named = dict[str, str]()
+    for item in filter(None, split_table(path)[1].split(",")):
+        key, _, column = item.rpartition("=")
+        if column not in (*columns, *fields):
+            raise DataError(f"has no column {column!r:.80}; {listed}", path)
+        named[key or "text"] = column
+    others = [name for name in columns if name not in {*named, *named.values()}]
+    return named | dict(zip(others, others, strict=True))
+
+
+def table_rows(path: str | Path) -> Iterator[Row]:
+    """Yield the rows of a Parquet or Arrow file as JSON values.
+
+    Raises:
+        DataError: pyarrow is not installed (69); the file is missing (66), damaged or cut off, or
+            has no column of a name (65), with the row where one is at fault.
+    """
+    with closing(_OpenTable(path)) as table:
+        for first, batch in table.batches(table.keys.values(), _ROWS):
+            yield from table.each(table.rows, batch, first)
+
+
+def holds_pictures(path: str | Path) -> bool:
+    """Return whether a Parquet or Arrow file has a column of images; errors as `table_rows`."""
+    with closing(_OpenTable(path)) as table:
+        return table.picture is not None
+
+
+def pictures(path: str | Path) -> Iterator[Picture]:
+    """Yield the images of a Parquet or Arrow file that holds them; errors as `table_rows`.
+
+    Their ids are the column "image", or the paths that are stored with them, or `FILE:ROW`.
+    """
+    with closing(_OpenTable(path)) as table:
+        needed = [table.keys["image"], table.field("bytes") or str(table.picture)]
+        for first, batch in table.batches(needed, _PICTURES):
+            yield from table.each(table.pictures, batch, first)
+
+
+class _OpenTable:
+    """An open file, with the keys of its rows.
+
+    Attributes:
+        keys: key -> column, or a field of one; "" for ids that are stored with the images.
+        picture: the column of images.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            from pyarrow import parquet
+        except ImportError:
+            why = "needs the package pyarrow: pip install 'vgtools[tables]'"
+            raise DataError(why, path, code=Exit.UNAVAILABLE) from None
+        self._path = path
+        name = file_of(path)
+        self._is_parquet = name.endswith(".parquet")
+        with _faults(path), ExitStack() as opened:
+            stream = opened.enter_context(open_file(name))
+            if self._is_parquet:
+                options: dict[str, Any] = {"page_checksum_verification": True, "pre_buffer": False}
+                self._file = parquet.ParquetFile(stream, buffer_size=_BUFFER, **options)
+                self._schema: pa.Schema = self._file.schema_arrow
+            else:
+                self._file = _arrow_reader(stream, name)
+                self._schema = self._file.schema
+            self._fields = [*_fields(self._schema)]
+            keys = keys_of(self._schema.names, path, self._fields)
+            self.close = opened.pop_all().close
+        stored = [column.name for column in self._schema if _is_stored(column.type)]
+        chosen = keys.get("bytes"), keys.get("image"), stored[0] if len(stored) == 1 else None
+        self.picture = next((name for name in chosen if name in stored), None)
+        self.keys = {key: name for key, name in keys.items() if name not in stored}
+        if self.picture is not None:
+            self.keys.setdefault("image", "")
+
+    def field(self, name: str) -> str:
+        """Return a field of the images, named as a column is; "" if they have none of the name."""
+        field = f"{self.picture}.{name}"
+        return field if field in self._fields else ""
+
+    def batches(self, columns: Iterable[str], size: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (index of the first row, batch of up to `size` rows) with these columns."""
+        wanted = [*dict.fromkeys(filter(None, (*columns, self.field("path"))))]
+        if self._is_parquet:
+            read = self._file.iter_batches(size, columns=wanted, use_threads=False)
+        else:
+            count = getattr(self._file, "num_record_batches", None)  # a stream does not know it
+            read = iter(self._file) if count is None else map(self._file.get_batch, range(count))
+            wanted = [*dict.fromkeys(map(self._column, wanted))]
+        first = 0
+        while True:
+            with _faults(self._path, first + 1):
+                batch = next(read, None)
+                if batch is None:
+                    return
+                batch = batch if self._is_parquet else batch.select(wanted)
+            for at in range(0, len(batch), size):
+                yield first + at, batch.slice(at, size)
+            first += len(batch)
+
+    def _column(self, name: str) -> str:
+        return name if name in self._schema.names else name.partition(".")[0]
+
+    def each(self, convert: _Convert, batch: pa.RecordBatch, first: int) -> list[Any]:
+        """Convert the rows of a batch by a function, checked before.
+
+        Raises:
+            DataError: a row cannot be converted: its strings are not UTF-8, or it is damaged.
+        """
+        try:
+            batch.validate(full=True)  # damaged offsets would crash the process
+            return convert(batch, first)
+        except (ValueError, OverflowError):
+            with _faults(self._path, first + 1):
+                for row in range(len(batch) if len(batch) > 1 else 0):
+                    self.each(convert, batch.slice(row, 1), first + row)
+                raise
+
+    def _array(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        from pyarrow import compute
+
+        column = self._column(name)
+        array = batch.column(column)
+        return array if name == column else compute.struct_field(array, name.split(".")[1:])
+
+    def rows(self, batch: pa.RecordBatch, first: int) -> list[Row]:
+        """Return the rows of a batch, which starts at the row of index `first`."""
+        from pyarrow import RecordBatch
+
+        named = {key: name for key, name in self.keys.items() if name}
+        arrays = [self._array(batch, name) for name in named.values()]
+        as_they_are = RecordBatch.from_arrays(arrays, [*named])
+        rows: list[Row] = as_they_are.to_pylist() if named else [{} for _ in range(len(batch))]
+        for key in self.keys:
+            if key == "image" or not _is_plain(as_they_are.schema.field(key).type):
+                for row, value in zip(rows, self.values(batch, key, first), strict=True):
+                    row[key] = value
+        return rows
+
+    def values(self, batch: pa.RecordBatch, key: str, first: int) -> list[Any]:
+        """Return the values of a key of the rows of a batch, as JSON has them."""
+        if not self.keys[key]:
+            stem = Path(file_of(self._path)).stem
+            paths = enumerate(self.paths(batch), first + 1)
+            return [path or f"{stem}:{row}" for row, path in paths]
+        values: list[Any] = self._array(batch, self.keys[key]).to_pylist()
+        if key == "image":  # ids are strings, also where they are numbers
+            return [str(value) if type(value) is int else value for value in values]
+        return orjson.loads(orjson.dumps(values, default=_plain))  # type: ignore[no-any-return]
+
+    def paths(self, batch: pa.RecordBatch) -> list[str | None]:
+        """Return the paths that are stored with the images of a batch."""
+        field = self.field("path")
+        found: list[str | None] = [None] * len(batch)
+        return self._array(batch, field).to_pylist() if field else found  # type: ignore[no-any-return]
+
+    def pictures(self, batch: pa.RecordBatch, first: int) -> list[Picture]:
+        """Return the images of a batch."""
+        stored = self._array(batch, self.field("bytes") or str(self.picture)).to_pylist()
+        facts = self.values(batch, "image", first), stored, self.paths(batch)
+        rows = range(first + 1, first + 1 + len(batch))
+        return [*map(Picture, rows, *facts)]
+
+
+def _plain(value: object) -> str | None:
+    return None if isinstance(value, bytes) else str(value)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether the values of a type are the same in JSON; NaN, times, decimals … are not."""
+    from pyarrow import types
+
+    simple = (types.is_string, types.is_large_string, types.is_integer)
+    return any(is_kind(kind) for is_kind in simple)
+
+
+def _fields(parent: Any, before: str = "") -> Iterator[str]:
+    """Yield the fields of the nested columns of a schema: `caption.en`."""
+    from pyarrow import types
+
+    for field in parent:
+        name = f"{before}{field.name}"
+        if before:
+            yield name
+        if types.is_struct(field.type):
+            yield from _fields(field.type, f"{name}.")
+
+
+def _is_stored(kind: pa.DataType) -> bool:
+    """Return whether a column has bytes, alone or as `datasets` stores an image."""
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        return any(field.name == "bytes" and _is_stored(field.type) for field in kind)
+    return any(is_kind(kind) for is_kind in (types.is_binary, types.is_large_binary))
+
+
+def _arrow_reader(stream: BinaryIO, name: str) -> Any:
+    """Return the reader of an Arrow file or stream."""
+    import pyarrow as pa
+
+    head = stream.read(6)
+    is_file = head == b"ARROW1"
+    if not is_file and head[:4] != _STREAM:
+        raise pa.ArrowInvalid("Not an Arrow file")
+    stream.seek(max(0, stream.seek(0, os.SEEK_END) - len(_END)))
+    if not is_file and stream.read() != _END:
+        raise pa.ArrowInvalid("Its stream has no end mark")
+    stream.seek(0)
+    # In a map of a file, columns that nobody asks for are never read.
+    source = stream if is_url(name) else pa.memory_map(name)
+    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+
+
+@contextmanager
+def _faults(path: str | Path, row: int | None = None) -> Iterator[None]:
+    """Raise an error of pyarrow about a file as an error with an exit code."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise file_error(error, path, reading=True) from None
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        why = f"is damaged, cut off, or of another form than its name says: {reason}"
+        raise DataError(f"{why}; create it again", path, row) from None
