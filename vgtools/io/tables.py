@@ -211,8 +211,8 @@ class _OpenTable:
     def paths(self, batch: pa.RecordBatch) -> list[str | None]:
         """Return the paths that are stored with the images of a batch."""
         field = self.field("path")
-        found: list[str | None] = [None] * len(batch)
-        return self._array(batch, field).to_pylist() if field else found  # type: ignore[no-any-return]
+        found: list[str | None] = self._array(batch, field).to_pylist() if field else []
+        return found or [None] * len(batch)
 
     def pictures(self, batch: pa.RecordBatch, first: int) -> list[Picture]:
         """Return the images of a batch."""
