@@ -9,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vgtools.io.artifact import manifest_beside, open_features, read_made, read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import final_path, write_manifest
+from vgtools.io.files import dumps, final_path, write_manifest
 from vgtools.io.own import atomic_write
 
 LOOP = """
@@ -148,6 +149,11 @@ def test_a_pipe_or_device_is_written_to_not_replaced(tmp_path: Path) -> None:
     assert got == [b"<svg/>"]
     assert (tmp_path / "pipe.svg").is_fifo()
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_name_that_is_not_utf8_is_written_out() -> None:
+    row = {"file": os.fsdecode(b"caf\xe9"), "numbers": np.arange(2)}
+    assert dumps(row) == b'{"file":"caf\\\\udce9","numbers":[0,1]}\n'
 
 
 def test_rows_are_compared_with_the_manifest_beside_them(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,15 @@ def save_run(folder: Path, **info: Any) -> Path:
     (run / "metrics.jsonl").write_text('{"step":1}\n')
     runs.save_run(run, "matcher", {"w": torch.ones(2)}, info, encoder)
     return run
+
+
+def test_names_that_are_not_utf8_are_written_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = os.fsdecode(b"caf\xe9.jsonl")
+    monkeypatch.setattr(sys, "argv", ["vg", name])
+    info = sealed.read_run(save_run(tmp_path, inputs=[{"path": name}]))
+    assert info["argv"][1] == info["inputs"][0]["path"] == "caf\\udce9.jsonl"
 
 
 def flip(file: Path) -> None:

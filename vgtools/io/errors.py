@@ -14,6 +14,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 
 class Exit(IntEnum):
     """Exit codes of every command (from sysexits.h where it has a fitting code)."""
@@ -168,6 +170,20 @@ def storable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [storable(entry) for entry in value]
     return value
+
+
+def json_bytes(value: Any, option: int = 0) -> bytes:
+    """Return a value as JSON with numpy arrays; strings that JSON cannot hold as `storable` does.
+
+    Args:
+        value: of JSON's types, or with numpy arrays.
+        option: further options of orjson.
+    """
+    option |= orjson.OPT_SERIALIZE_NUMPY
+    try:
+        return orjson.dumps(value, option=option)
+    except TypeError:
+        return orjson.dumps(storable(value), option=option)
 
 
 def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:

@@ -16,7 +16,14 @@ import orjson
 
 from vgtools import __version__
 from vgtools.io import trust
-from vgtools.io.errors import DataError, Exit, file_error, file_errors, storable
+from vgtools.io.errors import (
+    DataError,
+    Exit,
+    file_error,
+    file_errors,
+    json_bytes,
+    storable,
+)
 from vgtools.io.folders import Shards
 from vgtools.io.names import (
     file_of,
@@ -215,8 +222,8 @@ def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
 
 
 def dumps(row: object) -> bytes:
-    """Return one jsonl line (numpy arrays allowed), line end included."""
-    return orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+    """Return one jsonl line, as `json_bytes`, line end included."""
+    return json_bytes(row, orjson.OPT_APPEND_NEWLINE)
 
 
 def plain_json(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,6 +286,21 @@ def page_path(path: str, inputs: Sequence[str]) -> Path:
     real = final_path(path, inputs)
     check(real, is_sealed)
     return real
+
+
+def refuse_same(outputs: Sequence[Path]) -> None:
+    """Refuse two outputs of a command that have one name.
+
+    Args:
+        outputs: the names that it uses: data, parts, journal, lock.
+
+    Raises:
+        DataError: one of them is there twice (73).
+    """
+    for number, output in enumerate(outputs):
+        if output in outputs[:number]:
+            why = "is the name of two outputs of this command; give each another name"
+            raise DataError(why, output, code=Exit.CANNOT_CREATE)
 
 
 def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[str]) -> None:

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from vgtools.io.errors import DataError, Exit, file_errors
+from vgtools.io.errors import DataError, Exit, file_errors, json_bytes
 from vgtools.io.remote import file_size
 from vgtools.io.trust import file_hash
 
@@ -53,8 +51,7 @@ def check_hash(
 
 def seal(body: Mapping[str, Any], end: bytes = b"") -> str:
     """Return the sha256 of a JSON object and an `end`, which is stored with it as "sha256"."""
-    data = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-    return hashlib.sha256(data + end).hexdigest()
+    return hashlib.sha256(json_bytes(body) + end).hexdigest()
 
 
 def unseal(body: dict[str, Any], path: str | Path, way_out: str, end: bytes = b"") -> None:

@@ -18,13 +18,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
 from markupsafe import Markup
 
 from vgtools import __version__
 from vgtools.images.sources import read_image
 from vgtools.io.artifact import manifest_beside
-from vgtools.io.errors import DataError
+from vgtools.io.errors import DataError, json_bytes
 from vgtools.io.streams import read_jsonl
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def readable(text: str) -> str:
 
 def script_json(value: object) -> Markup:
     """Return JSON for a script element, without the `<` that could end it."""
-    text = orjson.dumps(value).decode()
+    text = json_bytes(value).decode()
     # `</script>` or `<!--` inside a string would end the script element or change how it is read.
     text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return Markup(text)
