@@ -19,13 +19,16 @@ from sklearn.mixture import GaussianMixture
 from tests.tiny import grounding as t
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps, write_manifest
 from vgtools.systems.grounding.association import (
     Associator,
     Objects,
     cluster_nouns,
     open_associator,
+    open_keywords,
 )
 from vgtools.systems.grounding.keys import (
+    KEYWORDS,
     InvertedFile,
     KeyedImages,
     caption_keys,
@@ -437,4 +440,19 @@ def test_an_index_of_other_vectors_is_refused_with_both_fingerprints(tmp_path: P
     after = open_word_vectors(str(vectors)).fingerprint
     with pytest.raises(DataError, match=f"{before}.*{after}") as caught:
         open_associator(str(path))
+    assert caught.value.code == Exit.DATA
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [-1], [2], [1, 0], [True], [0.5], [2**63], [None], [[0]], [0, [1]], [[0, 1]] * 2]
+)
+def test_rows_of_keywords_that_are_not_of_the_bank_are_refused(
+    tmp_path: Path, rows: list[Any]
+) -> None:
+    path, ids = tmp_path / "kw.jsonl", tmp_path / "kw.ids"
+    path.write_bytes(dumps({"word": "dog", "rows": rows}))
+    ids.write_text("a.jpg\nb.jpg\n")
+    write_manifest(path, [path, ids], kind="index", keys=KEYWORDS)
+    with pytest.raises(DataError, match=r"kw\.jsonl:1: .* ascending rows below 2") as caught:
+        open_keywords(str(path))
     assert caught.value.code == Exit.DATA

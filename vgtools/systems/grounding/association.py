@@ -493,8 +493,11 @@ def open_keywords(path: str) -> Keywords:
     numbers: dict[str, int] = {}
     lists = list[Array]()
     for line, row in read_jsonl(path, {"word": str, "rows": list}):
-        rows = np.array(row["rows"])
-        wrong = rows.dtype.kind != "i" or (np.diff(rows) <= 0).any()
+        try:
+            rows = np.array(row["rows"])
+        except ValueError:  # lists of several lengths among the numbers
+            rows = np.empty(0)
+        wrong = rows.ndim != 1 or rows.dtype.kind != "i" or (np.diff(rows) <= 0).any()
         if wrong or rows[0] < 0 or rows[-1] >= len(ids) or row["word"] in numbers:
             why = f"expected a new word and ascending rows below {len(ids)}, got {row!r:.60}"
             raise DataError(why, path, line)
