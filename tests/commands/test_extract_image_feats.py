@@ -249,6 +249,7 @@ def test_nothing_usable_is_an_error_with_its_cause(
         (["-b", "no_such_network"], Exit.USAGE, "timm knows no backbone 'no_such_network'"),
         (["-b", "resnet18.a1_in1k", "--offline"], Exit.UNAVAILABLE, "resnet18.a1_in1k"),
         (["--captions", "f.ids"], Exit.USAGE, "f.ids is one of the files of -o f.npy"),
+        (["--captions", "f.npy.journal"], Exit.USAGE, "is one of the files of -o f.npy"),
         (["--captions", "c.jsonl"], Exit.OK, ""),
     ],
 )
@@ -266,6 +267,14 @@ def test_wrong_flags_leave_with_their_code(
             {"image": "p5.png", "text": "A red door."},
             {"image": "p5.png", "text": "Doors."},
         ]
+
+
+def test_captions_may_go_to_standard_output(
+    photos: Path, backbone: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (photos / "p5.txt").write_text("A red door.\n")
+    assert extract(photos, backbone, "--captions", "-") == Exit.OK
+    assert capfdbinary.readouterr().out == b'{"image":"p5.png","text":"A red door."}\n'
 
 
 def test_a_cut_tar_leaves_no_output(

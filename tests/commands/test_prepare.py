@@ -179,6 +179,14 @@ def test_bad_items_fail_or_are_skipped_and_noted(vg: Runner, flickr: Path) -> No
             2,
             "must differ from -o",
         ),
+        (
+            (
+                *("flickr8k", "tokens.txt", "--images", "photos", "-o", "x.jsonl"),
+                *("--images-out", "x.jsonl.part"),
+            ),
+            2,
+            "is a name that vg may use",
+        ),
         (("flickr8k", "tokens.txt", "-o", "tokens.txt"), 73, "is an input of this command"),
         (
             ("flickr8k", "tokens.txt", "-o", "nowhere/c.jsonl"),

@@ -247,6 +247,8 @@ def test_wrong_calls_and_inputs_fail_in_one_line(call: Runner, bank: Path) -> No
         Exit.USAGE,
         "cannot share stdout",
     )
+    same = ["-o", bank / "p.html", "--png", bank / "photos" / ".." / "p.html"]
+    failed(call("show", rows, *ids, *photos, *same), Exit.CANNOT_CREATE, "two outputs")
     failed(call("show", bank / "none.jsonl"), Exit.NO_INPUT, "none.jsonl: cannot be read")
     failed(
         call("show", rows, "--index", bank / "no.faiss"),

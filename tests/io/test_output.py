@@ -323,6 +323,18 @@ def test_a_manifest_of_another_artifact_is_never_written_over(tmp_path: Path) ->
     assert read_manifest(tmp_path / "vg.jsonl", "vokens")
 
 
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    for second in ("x", "sub/../x", "x.part", "x.journal", "x.lock"):
+        files = [tmp_path / "x", tmp_path / second]
+        with pytest.raises(DataError, match="two outputs") as caught, Output(files, {}):
+            pass
+        assert caught.value.code == Exit.CANNOT_CREATE
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(DataError, match="cannot go into a pipe") as caught:
+        Output([tmp_path / "x", "-"], {})
+    assert caught.value.code == Exit.USAGE
+
+
 def test_a_read_only_file_system_is_exit_73() -> None:
     with pytest.raises(DataError) as caught, Output(["/proc/x.jsonl"], {}):
         pass

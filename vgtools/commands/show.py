@@ -13,7 +13,7 @@ import typer
 from vgtools.commands.options import Argument, Count, File, Quiet, help_at_terminal, note, refuse_if
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, Exit, amount
-from vgtools.io.files import page_path
+from vgtools.io.files import page_path, refuse_same
 from vgtools.io.names import is_stream
 from vgtools.io.own import write_page
 
@@ -84,11 +84,11 @@ def show(
 
     sources = [name for name in (*paths, *places, *indexes, *lists) if name != "-"]
     sources += [str(Path(i).with_suffix(end)) for i in indexes for end in (".ids", ".json")]
+    names = [name for name in (output, png) if name is not None]
     targets: dict[str, str | Path] = {  # refused before any work; streams stay names
-        name: name if is_stream(name) else page_path(name, sources)
-        for name in (output, png)
-        if name is not None
+        name: name if is_stream(name) else page_path(name, sources) for name in names
     }
+    refuse_same([target for name in names if isinstance(target := targets[name], Path)])
     view = _open(paths, indexes, lists)
     if not targets:
         _print(view, limit, quiet)

@@ -22,6 +22,7 @@ from vgtools.io.files import (
     plain_json,
     read_json,
     refuse_inputs,
+    refuse_same,
     write_manifest,
 )
 from vgtools.io.forms import FILES, SIZE, check_form, is_name
@@ -110,10 +111,11 @@ class Output:
         self._paths = [str(p) for p in paths]
         self._restart = restart
         self._disposable = disposable
-        self.resumable = not is_stream(self._paths[0])
-        if not self.resumable and (len(paths) > 1 or self._npy):
-            why = "several files or a .npy cannot go into a pipe; give -o a file name"
-            raise DataError(why, paths[0], code=Exit.USAGE)
+        streams = [path for path in self._paths if is_stream(path)]
+        self.resumable = not streams
+        if streams and (len(paths) > 1 or self._npy):
+            why = "several files or a .npy cannot go into a pipe; give a file name"
+            raise DataError(why, streams[0], code=Exit.USAGE)
 
     def __enter__(self) -> Output:
         if not self.resumable:
@@ -125,7 +127,9 @@ class Output:
         self._journal = finals[0].with_name(finals[0].name + ".journal")
         manifest = manifest_path(finals[0])
         beside = (manifest, self._journal, finals[0].with_name(f"{finals[0].name}.lock"))
-        refuse_inputs((*beside, *map(part_path, finals)), paths)
+        parts = [*map(part_path, finals)]
+        refuse_inputs((*beside, *parts), paths)
+        refuse_same((*finals, *beside[1:], *parts))  # the manifest's place is checked below
         self._stop.__enter__()  # before the lock, so that a signal does not leave one
         try:
             self._lock = Lock(finals[0])

@@ -345,8 +345,12 @@ def atomic_write(
             has been writing it for `_PATIENCE` seconds (75).
     """
     if is_stream(str(path)):  # a device or a pipe is written to, not replaced by a file
-        with open_stream(str(path)) as stream, _errors_of(path):
+        with _errors_of(path):
+            stream = open_stream(str(path))
             stream.write(data)
+            stream.flush()
+            if str(path) != "-":  # standard output stays open for what else a command prints
+                stream.close()
         return
     path = Path(path)
     if _holds(path, data):

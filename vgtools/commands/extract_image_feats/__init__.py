@@ -239,7 +239,10 @@ def _check(
     unfit = pooled or len(places) > 1 or not os.path.isdir(places[0])
     refuse_if(unfit, "--captions", "needs a directory as source, and no regions")
     files = [Path(output).with_suffix(end) for end in (".npy", ".ids", ".json", ".errors.jsonl")]
-    taken = os.path.realpath(captions) in map(os.path.realpath, files)
+    # While it grows, a file has further names, which start with its own: X.npy.part, X.npy.lock …
+    names = [name for file in map(os.path.realpath, files) for name in (file, f"{file}.")]
+    place = os.path.realpath(captions)
+    taken = place in names or place.startswith(tuple(names[1::2]))
     refuse_if(taken, "--captions", f"{captions} is one of the files of -o {output}")
 
 

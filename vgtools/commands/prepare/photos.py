@@ -45,6 +45,10 @@ class PhotoFlags:
         manifests = {manifest_path(os.path.realpath(path)) for path in (self.images_out, output)}
         why = f"must differ from -o {output} before the suffix"
         refuse_if(len(manifests) < 2, "--images-out", why)
+        # While it grows, a file has further names, which start with its own: X.part, X.lock …
+        one, other = sorted(map(os.path.realpath, (self.images_out, output)))
+        why = f"is a name that vg may use while it writes -o {output}; choose another"
+        refuse_if(other.startswith(f"{one}."), "--images-out", why)
         if not is_stream(self.images_out):
             final_path(self.images_out, inputs)
 
