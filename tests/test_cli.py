@@ -148,6 +148,17 @@ def test_a_nul_is_refused_wherever_it_is(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "vg: a\\x00b.txt: has a NUL in it, which no name has\n"
 
 
+def test_a_name_that_no_file_can_have_is_no_fault_of_the_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["finetune", "--list", "sst-2", "x" * 300]) == Exit.USAGE
+    assert "File name too long" in capsys.readouterr().err
+    (tmp_path / "loop.txt").symlink_to("loop.txt")
+    for name in ("x" * 300, str(tmp_path / "loop.txt")):
+        assert cli.run(["prepare", "wikitext", name]) == Exit.NO_INPUT
+        assert "cannot be read" in capsys.readouterr().err
+
+
 def test_vg_ends_without_taking_python_apart_but_runs_what_was_registered() -> None:
     """With torch in it that takes seconds, also after a signal; nothing is left to save."""
     code = (

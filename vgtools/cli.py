@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -168,7 +169,9 @@ def run(argv: list[str]) -> int:
         if error.filename is None:  # files are named: it was the standard output
             _discard_output()
             return _say(str(file_error(error, "-", reading=False)), Exit.IO)
-        return _say(f"{error.filename}: {error.strerror or error}", Exit.IO)
+        # It may be an input or an output: some flag or argument holds the name.
+        code = Exit.USAGE if error.errno == errno.ENAMETOOLONG else Exit.IO
+        return _say(f"{error.filename}: {error.strerror or error}", code)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             return _usage_error(error)

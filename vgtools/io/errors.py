@@ -186,6 +186,17 @@ def json_bytes(value: Any, option: int = 0) -> bytes:
         return orjson.dumps(storable(value), option=option)
 
 
+# Errors about a name, which say nothing about the disk.
+_OF_NAMES = {
+    errno.ENOENT,
+    errno.EACCES,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+}
+
+
 def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
     """Return an operating-system error as a message and exit code that a user can act on."""
     reason = os.strerror(error.errno) if error.errno else str(error)
@@ -193,8 +204,7 @@ def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
         if error.errno == errno.EISDIR:
             reason = "it is a folder, expected a file; a folder of shards has a plan.json: copy it"
             reason += " whole, with the manifest next to it, or name its files"
-        missing = error.errno in (errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ENOTDIR)
-        code = Exit.NO_INPUT if missing else Exit.IO
+        code = Exit.NO_INPUT if error.errno in _OF_NAMES else Exit.IO
         return DataError(f"cannot be read: {reason}", path, code=code)
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     stream = str(path) == "-" or str(path).startswith("/dev/")
