@@ -176,7 +176,7 @@ def json_bytes(value: Any, option: int = 0) -> bytes:
     """Return a value as JSON with numpy arrays; strings that JSON cannot hold as `storable` does.
 
     Args:
-        value: of JSON's types, or with numpy arrays.
+        value: JSON types and numpy arrays.
         option: further options of orjson.
     """
     option |= orjson.OPT_SERIALIZE_NUMPY
@@ -186,7 +186,7 @@ def json_bytes(value: Any, option: int = 0) -> bytes:
         return orjson.dumps(storable(value), option=option)
 
 
-# Errors about a name, which say nothing about the disk.
+# Causes that lie in a file's name; the disk is not at fault.
 _OF_NAMES = {
     errno.ENOENT,
     errno.EACCES,

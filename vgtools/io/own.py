@@ -349,7 +349,7 @@ def atomic_write(
             stream = open_stream(str(path))
             stream.write(data)
             stream.flush()
-            if str(path) != "-":  # standard output stays open for what else a command prints
+            if str(path) != "-":  # the command may still print to standard output
                 stream.close()
         return
     path = Path(path)
