@@ -28,6 +28,9 @@ FILES = {
     "vokenization": "DATA={flickr8k} ENTITIES={entities} TEXT={wikitext}/wiki.valid.tokens "
     "COCO={coco} VG_DATA={genome} WIKI={text} WIKI103={wikitext}/wiki.train.tokens GLUE={glue} "
     "SQUAD={squad} SWAG={swag} WIKITEXT={wikitext} VQA={vqa}",
+    "worth": "PAIRS={similarity} CONCRETENESS={norms}",
+    "worth:small": "DATA={flickr8k} WIKITEXT={wikitext} SQUAD={squad}",
+    "worth:paper": "TEXT={text} CAPTIONS={nouns} FEATS={bank}/feats.npy",
     "xdbert": "FLICKR={flickr8k} GLUE={glue} SWAG={swag} READ={read} CAPTIONS={text}",
     "xdbert:paper": "TEXT={text} VALID={wikitext}/test.txt WIKI={text}",
 }
@@ -74,6 +77,11 @@ TOY = {
     "LENGTH.roberta6.mlm='--steps 2' LENGTH.roberta12.mlm='--steps 2' "
     "LENGTH.bert6.captions='--steps 2' LENGTH.bert6.reduced='--steps 2' "
     "FINETUNE='--epochs 1 --batch-size 8 --max-length 48'",
+    "worth": "ENCODER={bert} BACKBONE={resnet} SHAPE={shape} BANK=8 HOLD_OUT=4 STEPS=2 KEEP=1 "
+    "SENTENCES=50 SEEDS='0 1' MATCHING='--epochs 1 --hidden 8 --dim 8' RECIPE='--epochs 1' "
+    "PRETRAIN='--block 32 --batch-size 8' "
+    "TEACHING='--shape {tower_shape} --tokenizer builtin:clip-bpe --epochs 1 --batch-size 8'",
+    "worth:paper": "CAPTIONS={bank}/captions.jsonl",
     "xdbert": f"BACKBONE={{resnet}} HEAD='{_STEPS} --steps 1' SEEDS=2 SEEDS.rte=2 EPOCHS=1 BATCH=8 "
     "GROUNDED='--grounded-above 3' LIMIT=16 LENGTH=32 LENGTH.commonlit=48 "
     "TOKENS={bert} ENCODERS='{bert} {electra} {clip}' "
@@ -236,6 +244,18 @@ ROWS = (
             ("tables", "reduced"),
         )
     ),
+    # ------------------------------------------------------------------------------------- worth
+    *(
+        Row("worth", scale, target, shows, makes=f"{scale}/.files")
+        for scale in ("small", "paper")
+        for target, shows in (
+            ("files all", "simlex999.txt|concreteness.jsonl|centroid-permuted|clusters-sentence.npy"),
+            ("labels", "clusters.npy|centroid.npy"),
+            ("curve", "## 1 steps|step-1"),
+        )
+    ),
+    Row("worth", "small", "files all", "run/vokens|vokens.npy", files="ROWS='mlm vokens' SEEDS=0",
+        folder="worth-part"),
     # ------------------------------------------------------------------------------------ xdbert
     Row("xdbert", "", "help", "make teacher"),
     Row("xdbert", "", "given-tasks given-captions", "^$"),

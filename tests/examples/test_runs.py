@@ -16,6 +16,7 @@ SHARE = (
     "visual-awareness:small:retrieval",
     "visualbert:any:paper-files,paper",
     "vokenization:any:paper-files,paper",
+    "worth:small:files,all:ROWS='mlm,vokens',SEEDS=0",
     "xdbert:small:teacher",
 )
 # Another one each day, of those that take seconds.

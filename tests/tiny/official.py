@@ -310,6 +310,13 @@ def similarity(path: Path) -> None:
     put(path, "word1\tword2\tPOS\tSimLex999", *rows)
 
 
+def norms(path: Path) -> None:
+    """Concreteness of words, in the columns of Brysbaert et al. 2014."""
+    words = sorted({word for n in range(200) for word in caption(n).split() if word.isalpha()})
+    rows = (f"{word}\t0\t{1 + n % 5}.25\t0.5" for n, word in enumerate(words))
+    put(path, "Word\tBigram\tConc.M\tConc.SD", *rows)
+
+
 # -------------------------------------------------------------------------------------------- tasks
 def _pairs(count: int, labels: Sequence[str], first: int) -> list[tuple[str, str, str]]:
     return [
@@ -541,6 +548,7 @@ MADE: dict[str, tuple[str, Callable[[Path], None]]] = {
     "nltk_data": ("nltk_data", nltk_data),
     "skip_thoughts": ("skip-thoughts", skip_thoughts),
     "similarity": ("simlex999.txt", similarity),
+    "norms": ("concreteness.txt", norms),
     "glue": ("glue", glue),
     "squad": ("squad", squad),
     "swag": ("swag", swag),
