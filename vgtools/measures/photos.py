@@ -3,7 +3,9 @@
 Three evaluations of one file, each with a control in which photos are permuted among captions:
 
 - looks: ridge regression from the vector of a word to the mean whitened feature of the photos
-  whose captions have it; cosines. It favours encoders that learned from features of photos;
+  whose captions have it; cosines. It favours encoders that learned from features of photos. Words
+  of the same captions share photos, permuted or not, so vectors that know which words go together
+  do well on the control too: only the difference from it is knowledge of pictures;
 - shared neighbours of photos by their captions' vectors and by their features;
 - unbiased linear CKA of captions' vectors and features.
 

@@ -30,8 +30,8 @@ def forest_page(records: Sequence[Record], title: str) -> bytes:
 
 def _plot(name: str, group: str, records: Sequence[Record]) -> dict[str, Any]:
     """Return the values of the template for a plot; places are percentages of its width."""
-    low = min(record["low"] for record in records)
-    high = max(record["high"] for record in records)
+    low: float = min(record["low"] for record in records)
+    high: float = max(record["high"] for record in records)
     # Encoders that know nothing of it may all have one value.
     room = _ROOM * (high - low) or 0.01
 
