@@ -249,7 +249,7 @@ ROWS = (
         Row("worth", scale, target, shows, makes=f"{scale}/.files")
         for scale in ("small", "paper")
         for target, shows in (
-            ("files all", "simlex999.txt|concreteness.jsonl|centroid-permuted|clusters-sentence.npy"),
+            ("files all", "simlex999.txt|concreteness.jsonl|centroid-permuted|clusters-s"),
             ("labels", "clusters.npy|centroid.npy"),
             ("curve", "## 1 steps|step-1"),
         )
