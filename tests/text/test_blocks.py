@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,13 @@ def test_rows_that_are_not_of_this_tokenizer_are_refused(
         pack(str(path), tmp_path / "cache", make_tokenizer())
     assert (error.value.file, error.value.line) == (str(path), line)
     assert why in error.value.why
+
+
+def test_a_text_whose_name_is_not_utf8_is_packed(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    path.write_text("bam dor\n")
+    (found,) = pack(str(path), tmp_path / "cache", make_tokenizer())
+    assert len(found.ends) == 1
 
 
 def test_packed_of_another_tokenizer_is_refused_with_both_fingerprints(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ resumed run sees the same blocks as an uninterrupted run.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -247,7 +248,8 @@ def pack(
         own.make_folder(folder, parents=True)
     # The name follows from input and tokenizer, so that a resumed run finds its conversion, and a
     # run with another tokenizer does not take it.
-    key = hashlib.sha256(f"{Path(path).resolve()} {fingerprint}".encode()).hexdigest()[:16]
+    place = os.fsencode(Path(path).resolve())
+    key = hashlib.sha256(place + f" {fingerprint}".encode()).hexdigest()[:16]
     target = folder / f"{key}.npy"
     # Only one process of a run checks the files; it has made the conversion before the others ask.
     if not trusted() and _convert(path, target, tokenizer, fingerprint, train, progress):
