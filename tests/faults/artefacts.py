@@ -218,12 +218,17 @@ def _pictures() -> None:
 def _bank() -> None:
     """Write an encoder, features, a matcher run, indexes, voken rows."""
     from tests.tiny import save_encoder, save_feats, save_run_of, text
+    from tests.tiny.dual import save_dual
 
     save_encoder(Path("encoder"))
     save_encoder(Path("encoder2"), seed=1)
     save_run_of(Path("matcher"), Path("encoder"))
     save_feats(Path("feats.npy"))
     _run("build-index", "feats.npy", "-m", "matcher", "-o", "vg.faiss", "--device", "cpu", "-q")
+    save_dual(Path("dual"), "siglip")
+    how = ("-b", "dual", "-o", "own.npy", "--device", "cpu", "-q")
+    _run("extract-image-feats", "images.jsonl", "--on-error", "skip", *how)
+    _run("build-index", "own.npy", "-m", "dual", "-o", "own.vg.faiss", "--device", "cpu", "-q")
     lines = "".join(line + "\n" for line in text(24, longest=9))
     Path("text.txt").write_text(lines)
     Path("text.txt.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))

@@ -17,6 +17,12 @@ _ENCODER = (
     "encoder/tokenizer.json json",
     "encoder/model.safetensors weights",
 )
+_DUAL = (
+    "dual/config.json json",
+    "dual/tokenizer.json json",
+    "dual/tokenizer_config.json json",
+    "dual/model.safetensors weights",
+)
 _MATCHER = (
     "matcher/run.json run!",
     "matcher/matcher.safetensors weights!",
@@ -79,6 +85,16 @@ CASES = (
             "photos/p2.txt beside",
             "net/config.json json",
             "net/model.safetensors weights",
+        ),
+    ),
+    Case(
+        "extract-own",
+        "extract-image-feats in/images.jsonl -b in/dual --device cpu --batch-size 2 --workers 1"
+        " --on-error skip -o f.npy",
+        (
+            "dual/config.json json",
+            "dual/preprocessor_config.json json",
+            "dual/model.safetensors weights",
         ),
     ),
     Case(
@@ -160,6 +176,16 @@ CASES = (
         "build-index in/feats.npy -m in/matcher --device cpu -o b.faiss",
         (*_FEATS, *_MATCHER),
         quick=True,
+    ),
+    Case(
+        "build-index-dual",
+        "build-index in/own.npy -m in/dual --device cpu -o b.faiss",
+        ("own.npy npy!", "own.ids ids!", "own.json manifest", *_DUAL),
+    ),
+    Case(
+        "vokenize-dual",
+        "vokenize in/text.txt --index in/own.vg.faiss --device cpu --window 8 -o v.jsonl",
+        _DUAL,
     ),
     Case(
         "build-index-lists",

@@ -125,6 +125,7 @@ def save_feats(
     feats: np.ndarray[Any, Any] | None = None,
     backbone: dict[str, Any] = BACKBONE,
     first: int = 0,
+    **facts: Any,
 ) -> Path:
     """Write image features as `vg extract-image-feats` does; 60 random rows if none are given."""
     if feats is None:
@@ -132,7 +133,7 @@ def save_feats(
     np.save(path, feats.astype(np.float32))
     ids = path.with_suffix(".ids")
     ids.write_text("".join(f"image{first + i:03}\n" for i in range(len(feats))))
-    write_manifest(path, [path, ids], kind="image-features", backbone=backbone)
+    write_manifest(path, [path, ids], kind="image-features", backbone=backbone, **facts)
     return path
 
 

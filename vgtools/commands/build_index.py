@@ -53,7 +53,12 @@ class Keys:
     """The keys that images are found by."""
 
     matcher: str | None = value(
-        None, "Run of vg train-matcher that embeds them.", "--matcher", "-m", metavar="RUN"
+        None,
+        "Run of vg train-matcher that embeds them; or, without training, the CLIP or its kin that "
+        "made FEATS.",
+        "--matcher",
+        "-m",
+        metavar="REF",
     )
     vectors: str | None = value(
         None,
@@ -124,12 +129,14 @@ def build_index(
     """Write the index of an image bank: its images, and their keys.
 
     --matcher embeds image features: pooled ones for a token-image matcher, feature maps for a
-    retriever (vg train-matcher visual-awareness). The index names its run, so that vg vokenize and
-    vg retrieve need nothing else. Row i of the bank, a voken's number, is line i + 1 of X.ids. By
-    default the search is exact. Any other --factory prints how often it finds the image of the
-    exact search, and the mean relevance lost, measured on words of the tokenizer's vocabulary; the
-    manifest keeps both. Lists (IVF) are trained on a sample and filled block by block: memory does
-    not grow with the bank. The paper takes 50,000 images: --limit 50000.
+    retriever (vg train-matcher visual-awareness). Without training it takes the hub name or folder
+    of the CLIP, SigLIP, AltCLIP or ChineseCLIP that made FEATS, whose rows it leaves as they are,
+    or a run of vg pretrain clip with the features of its backbone. The index names its run, so that
+    vg vokenize and vg retrieve need nothing else. Row i of the bank, a voken's number, is line i +
+    1 of X.ids. By default the search is exact. Any other --factory prints how often it finds the
+    image of the exact search, and the mean relevance lost, measured on words of the tokenizer's
+    vocabulary; the manifest keeps both. Lists (IVF) are trained on a sample and filled block by
+    block: memory does not grow with the bank. The paper takes 50,000 images: --limit 50000.
 
     --vectors and --keywords index captions for vg retrieve and vg pretrain grounding: rows of any
     vg prepare, one image per row of the bank in the order in which they first appear. Rows with
@@ -139,6 +146,8 @@ def build_index(
     Examples:
 
         vg build-index feats.npy --matcher runs/matcher -o vg.faiss
+
+        vg build-index own.npy --matcher openai/clip-vit-base-patch32 -o vg.faiss
 
         vg build-index feats.npy --matcher runs/matcher -o vg.faiss --factory IVF4096,SQ8
 
@@ -171,17 +180,12 @@ def _embed(
     """Write the index of image features, embedded by a matcher or a retriever."""
     from vgtools import retrieval
     from vgtools.models.references import check_same
-    from vgtools.models.sealed import read_run
     from vgtools.systems import matcher_system
 
     run = str(keys.matcher)
     inputs = Inputs([feats])
     system = matcher_system(run)
-    context = {}
-    if keys.context_weight is not None:
-        has_term = read_run(run, "matcher")["matcher"]["sentence"]
-        refuse_if(not has_term, "--context", f"{run} has no sentence term")
-        context = {"context_weight": keys.context_weight}
+    context = _context(run, keys.context_weight)
     bank: retrieval.EmbeddedBank = system.open_bank(run, feats, runtime.device, runtime.offline)
     features = bank.features
     check_same("backbone", features.manifest.get("backbone"), bank.backbone, feats)
@@ -218,7 +222,7 @@ def _embed(
             count=len(ids),
             dim=bank.dim,
             metric=retrieval.METRIC,
-            matcher={"run": _beside(run, output), "fingerprint": bank.fingerprint, **context},
+            matcher={**_named(run, output), "fingerprint": bank.fingerprint, **context},
             backbone=features.manifest["backbone"],
             **search,
         )
@@ -280,6 +284,23 @@ def _find_by_words(
 
 def _files(output: str) -> list[str]:
     return [output, str(Path(output).with_suffix(".ids"))]
+
+
+def _context(run: str, weight: float | None) -> dict[str, float]:
+    """Return the weight of the sentence for the manifest, where one is given."""
+    from vgtools.models.dual import is_dual
+    from vgtools.models.sealed import read_run
+
+    if weight is None:
+        return {}
+    has_term = is_dual(run) or read_run(run, "matcher")["matcher"]["sentence"]
+    refuse_if(not has_term, "--context", f"{run} has no sentence term")
+    return {"context_weight": weight}
+
+
+def _named(run: str, output: str) -> dict[str, str]:
+    """Return where a matcher is: a hub's name, or its folder as seen from the output's."""
+    return {"run": _beside(run, output)} if os.path.isdir(run) else {"encoder": run}
 
 
 def _beside(path: str, output: str) -> str:

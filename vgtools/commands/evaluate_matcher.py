@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vgtools.commands.options import Argument, Flag, Runtime, Value, note, refuse_if
 from vgtools.commands.signature import flags
@@ -43,7 +43,10 @@ def evaluate_matcher(
         str, Argument("CAPTIONS", 'Rows {"image": ID, "text": …}: .jsonl, .gz, -.')
     ],
     feats: Annotated[str, Argument("FEATS", "X.npy of vg extract-image-feats.")],
-    runs: Annotated[list[str], Argument("RUN", "Run of vg train-matcher.", show_default=False)],
+    runs: Annotated[
+        list[str],
+        Argument("RUN", "Run of vg train-matcher, or a CLIP and its kin.", show_default=False),
+    ],
     words: ParsedWordFlags,
     runtime: Runtime,
     split: Annotated[str, Value("NAME", 'If rows have a "split", evaluate on this split.')] = "dev",
@@ -56,6 +59,10 @@ def evaluate_matcher(
             max=1000,
             show_default="the run's",
         ),
+    ] = None,
+    reading: Annotated[
+        Literal["state", "word"] | None,
+        Value("READING", "Embedding of a CLIP's tokens, as in vg vokenize.", show_default="word"),
     ] = None,
     table: Annotated[
         bool,
@@ -97,8 +104,9 @@ def evaluate_matcher(
 
     twice = words.text is not None and is_stream(captions)
     refuse_if(twice, "CAPTIONS", "is read twice with --text; give a file")
-    from vgtools.models.references import check_same
+    from vgtools.models.dual import is_dual
     from vgtools.reports import tables
+    from vgtools.systems.vokenization.dual import check_own
     from vgtools.systems.vokenization.vokenize import open_matcher, with_context
 
     bank = open_features(feats)
@@ -108,8 +116,10 @@ def evaluate_matcher(
     with Progress("evaluate-matcher", "tokens", quiet=runtime.quiet) as bar:
         evaluation = _open(captions, bank, split, words, bar, runtime.quiet)
         for ref in runs:
-            run = open_matcher(ref, device=runtime.device, offline=runtime.offline)
-            check_same("backbone", bank.manifest.get("backbone"), run.info.get("backbone"), feats)
+            # A trained matcher has its own reading.
+            how = reading if is_dual(ref) else None
+            run = open_matcher(ref, device=runtime.device, offline=runtime.offline, reading=how)
+            check_own(run.matcher, bank, run.info.get("backbone"), feats)
             record = {"run": ref, "best_epoch": run.info.get("best", {}).get("epoch")}
             for weight in weights:
                 given = {} if weight is None else {"context_weight": weight}

@@ -54,13 +54,14 @@ class OpenedMaps:
 
     locator: Locator
     width: int  # width of the features that it takes
+    backbone: Mapping[str, Any] | None  # that made them
     config: dict[str, Any]  # all that decides the maps
 
 
 @flags
 def locate(
     context: typer.Context,
-    matcher: Annotated[str, Value("RUN", "Run of vg train-matcher.")],
+    matcher: Annotated[str, Value("REF", "Run of vg train-matcher, or a CLIP and its kin.")],
     feats: Annotated[
         str, File("Grid of the pictures: X.npy of vg extract-image-feats --pooling none.")
     ],
@@ -88,8 +89,8 @@ def locate(
     word has no heat. With -o FILE the same command resumes after a kill and ends byte-identical.
 
     A retriever (vg train-matcher visual-awareness) makes concept activation maps; a matcher of
-    vokens embeds each position, and the heat is its relevance. Extract the grid with --picture: the
-    backbone then sees the whole picture, and not its centre alone.
+    vokens, or a CLIP, embeds each position, and the heat is its relevance. Extract the grid with
+    --picture: the backbone then sees the whole picture, and not its centre alone.
 
     --score prints one record instead of rows. Boxes: how often the point hits, next to the centre
     of the picture, a random cell and the area of the boxes. Masks: the share of pictures with a
@@ -112,12 +113,8 @@ def locate(
 
     grids = open_grids(feats)
     opened = _open(matcher, grids, maps, _is_coco(queries), runtime)
-    config = {
-        "command": "locate",
-        "feats": grids.manifest["files"],
-        **opened.config,
-        "limit": limit,
-    }
+    config = {"command": "locate", "feats": grids.manifest["files"], **opened.config}
+    config["limit"] = limit
     work = LocateTask(queries, limit, opened.locator, grids, config, target, runtime.quiet)
     if maps.score:
         _score(work, {"matcher": matcher, "feats": feats})
@@ -256,21 +253,22 @@ def _open(matcher: str, grids: Grids, maps: MapFlags, coco: bool, runtime: Runti
         DataError: not a finished run, one of another kind, or of another backbone or width than
             the grid.
     """
+    from vgtools.models.dual import is_dual
     from vgtools.models.references import check_same
     from vgtools.models.sealed import read_run
 
-    info = read_run(matcher)
-    if info.get("kind") not in LOCATORS:
+    kind = "matcher" if is_dual(matcher) else read_run(matcher).get("kind")
+    if kind not in LOCATORS:
         kinds = " or ".join(map(repr, LOCATORS))
-        raise DataError(f"expected a run of kind {kinds}, got {info.get('kind')!r}", matcher)
-    check_same("backbone", grids.manifest.get("backbone"), info.get("backbone"), grids.path)
-    opened = LOCATORS[info["kind"]](matcher, maps, coco, runtime)
+        raise DataError(f"expected a run of kind {kinds}, got {kind!r}", matcher)
+    opened = LOCATORS[kind](matcher, maps, coco, runtime)
+    check_same("backbone", grids.manifest.get("backbone"), opened.backbone, grids.path)
     grids.check_width(opened.width, matcher)
     return opened
 
 
 def _by_relevance(matcher: str, maps: MapFlags, coco: bool, runtime: Runtime) -> OpenedMaps:
-    """Return the maps of a matcher of vokens."""
+    """Return the maps of a matcher of vokens, or of a dual encoder."""
     from vgtools.systems.vokenization.locate import RelevanceLocator
     from vgtools.systems.vokenization.vokenize import open_matcher
 
@@ -280,11 +278,13 @@ def _by_relevance(matcher: str, maps: MapFlags, coco: bool, runtime: Runtime) ->
     loaded = open_matcher(matcher, device=runtime.device, offline=runtime.offline)
     device = loaded.encoder.model.device.type
     config = {"matcher": loaded.fingerprint, "heat": "relevance", "device": device}
-    return OpenedMaps(RelevanceLocator(loaded), loaded.matcher.config.image_width, config)
+    width = loaded.matcher.config.image_width
+    return OpenedMaps(RelevanceLocator(loaded), width, loaded.info.get("backbone"), config)
 
 
 def _by_concepts(matcher: str, maps: MapFlags, coco: bool, runtime: Runtime) -> OpenedMaps:
     """Return the maps of a retriever, by default of concept activation."""
+    from vgtools.models.sealed import read_run
     from vgtools.systems.visual_awareness.concepts import ConceptLocator
     from vgtools.systems.visual_awareness.retrieve import open_retriever
 
@@ -296,7 +296,8 @@ def _by_concepts(matcher: str, maps: MapFlags, coco: bool, runtime: Runtime) -> 
     made = {"heat": maps.heat} if plain else {"heat": "concepts", "dims": dims}
     config = {"matcher": loaded.fingerprint, **made, "device": device}
     width = loaded.retriever.config.image_width
-    return OpenedMaps(ConceptLocator(loaded, dims, maps.heat == "gradient"), width, config)
+    locator = ConceptLocator(loaded, dims, maps.heat == "gradient")
+    return OpenedMaps(locator, width, read_run(matcher).get("backbone"), config)
 
 
 # The makers of maps, by the kind of the run.

@@ -40,7 +40,7 @@ class VokenSearchFlags:
     """How vokens are searched."""
 
     level: Literal["token", "sentence"] | None = value(
-        None, "Unit that is searched with; refused if the matcher has the other level."
+        None, "Unit that is searched with; refused if the matcher was trained for the other."
     )
     k: int = value(
         1,
@@ -52,8 +52,7 @@ class VokenSearchFlags:
     )
     min_score: float | None = value(
         None,
-        "Score below which a token gets no voken, -1: the probability of a right photo where "
-        "the matcher was validated in training, else the relevance.",
+        "Score below which a token gets no voken, -1.",
         metavar="SCORE",
     )
     context_weight: float | None = value(
@@ -65,6 +64,11 @@ class VokenSearchFlags:
         min=0,
         max=1000,
         show_default="the index's or the run's",
+    )
+    reading: Literal["state", "word"] | None = value(
+        None,
+        "A CLIP's token: own state, or word in 'a photo of a'.",
+        show_default="word",
     )
     matcher: str | None = value(
         None, "The matcher's run, if not at the index's path to it.", metavar="RUN"
@@ -245,6 +249,7 @@ def _matcher(
         dtype=search.dtype,
         offline=runtime.offline,
         level=search.level,
+        reading=search.reading,
     )
     return system.Vokenizer(
         loaded,

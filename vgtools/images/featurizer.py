@@ -34,11 +34,13 @@ class Featurizer:
 
     Args:
         model: a timm network without classifier, in eval mode; changed in place: laid out and
-            folded for speed.
-        preprocessing: timm's `resolve_data_config` of it.
+            folded for speed. Or the image side of a dual encoder.
+        preprocessing: timm's `resolve_data_config` of it; with a "processor" `model.prepare` makes
+            the pictures.
         pooling: `mean` over the positions of the last feature map (Vokenization, section 3.2:
             ResNeXt's mean pooling), `max` over them (Grounded LMs, table 1: pre-logit max pool),
-            or `none`: every position, in row order.
+            `none`: every position, in row order; or `own`: as the network pools itself, of an
+            image side with `pooled`.
         dtype: type of the returned rows, `float32` or `float16`.
         batch_size: images per forward pass; always filled up to it, so that a row never depends
             on how many images are computed with it.
@@ -72,8 +74,12 @@ class Featurizer:
         self._scale = height * width / preprocessing["crop_pct"] ** 2
         # The resized form of a squashed picture does not keep the aspect.
         self._squashes = preprocessing.get("crop_mode") == "squash"
-        # timm's evaluation transform up to the uint8 picture; the rest is done per batch.
-        self._transform = create_transform(**preprocessing, is_training=False, use_prefetcher=True)
+        # The evaluation transform up to the uint8 picture; the rest is done per batch.
+        self._transform: Any = (
+            model.prepare
+            if "processor" in preprocessing
+            else create_transform(**preprocessing, is_training=False, use_prefetcher=True)
+        )
         self._mean, self._std = (
             torch.tensor(preprocessing[key], device=self.device).view(3, 1, 1)
             for key in ("mean", "std")
@@ -114,7 +120,10 @@ class Featurizer:
 
     def _rows(self, pixels: Tensor) -> Array:
         """Return the (B, *row_shape) rows of a full batch."""
-        rows = self._positions(pixels)[0].float()
+        if self.pooling == "own":
+            rows = self.model.pooled(self.normalise(pixels)).float()  # type: ignore[operator]
+        else:
+            rows = self._positions(pixels)[0].float()
         if self.pooling == "max":
             rows = rows.amax(1)
         elif self.pooling == "mean":

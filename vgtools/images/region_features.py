@@ -50,7 +50,8 @@ def whole_picture(preprocessing: Mapping[str, Any], side: int | None = None) -> 
     """
     channels, height, width = preprocessing["input_size"]
     size = (channels, side or height, side or width)
-    return dict(preprocessing) | {"input_size": size, "crop_pct": 1.0, "crop_mode": "squash"}
+    known = {key: value for key, value in preprocessing.items() if key != "processor"}
+    return known | {"input_size": size, "crop_pct": 1.0, "crop_mode": "squash"}
 
 
 def region_featurizer(

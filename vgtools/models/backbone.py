@@ -52,7 +52,8 @@ def load_backbone(
     """Load an image backbone, frozen, in eval mode, without its classifier.
 
     A reference is any timm name (`resnext101_32x8d.fb_wsl_ig1b_ft_in1k`), a directory as timm's
-    `save_for_hf` writes it (`config.json` and `model.safetensors`), or `builtin:NAME`.
+    `save_for_hf` writes it (`config.json` and `model.safetensors`), `builtin:NAME`, or the hub name
+    or directory of a dual encoder, whose image side is taken.
 
     Raises:
         DataError: unknown name (usage), missing (66, 69), damaged or pickled weights (65).
@@ -63,7 +64,10 @@ def load_backbone(
         go_offline()
     from timm.data import resolve_data_config
 
-    if ref.startswith("builtin:"):
+    dual = _dual_images(ref, offline)
+    if dual is not None:
+        model, sha256 = dual
+    elif ref.startswith("builtin:"):
         model = _builtin_backbone(ref)
     elif Path(ref).is_dir():
         model = _saved_backbone(Path(ref))
@@ -72,9 +76,10 @@ def load_backbone(
         model = _saved_backbone(resolve(ref.removeprefix("hf-hub:"), files, offline))
     else:
         model = _timm_backbone(ref, offline)
-    sha256 = fingerprint(model)  # before the dtype changes, so that it is the same for every dtype
+    # The fingerprint is taken before the dtype changes, so that it is the same for every dtype.
+    sha256 = fingerprint(model) if dual is None else sha256
     try:
-        preprocessing = resolve_data_config({}, model=model)
+        preprocessing = model.preprocessing if dual else resolve_data_config({}, model=model)
         width = int(model.num_features)
     # timm raises whatever a configuration with other types, or for another use, leads to.
     except Exception as error:
@@ -82,6 +87,25 @@ def load_backbone(
     _check_preprocessing(preprocessing, ref)
     model = model.eval().requires_grad_(False).to(chosen_device, chosen_dtype)
     return Backbone(model, preprocessing, ref, sha256, width)
+
+
+def _dual_images(ref: str, offline: bool) -> tuple[Any, str] | None:
+    """Return the image side of a dual encoder and the fingerprint of both sides; None for others.
+
+    Raises:
+        DataError: as `load_towers` and `DualImages`.
+    """
+    from vgtools.models.dual import DualImages, has_towers, load_towers
+
+    folder = Path(ref)
+    if folder.is_dir():
+        if not has_towers(folder) and not (folder / "run.json").is_file():
+            return None
+    elif ref.startswith(("builtin:", "hf-hub:")) or "/" not in ref:
+        return None
+    model, folder = load_towers(ref, offline=offline)
+    sha256 = fingerprint(model)
+    return DualImages(model, folder), sha256
 
 
 def save_backbone(folder: Path, model: Any) -> None:
@@ -123,7 +147,8 @@ def _saved_backbone(folder: Path) -> Any:
     file = safetensors_files(folder)[0]
     config = read_json(folder / "config.json")
     if "architecture" not in config:
-        why = "its config.json names no architecture; expected a directory of timm's save_for_hf"
+        why = "its config.json names no architecture; expected a directory of timm's save_for_hf,"
+        why += " or of a CLIP as transformers saves it"
         raise DataError(why, folder)
     return _filled(f"local-dir:{folder}", file)
 

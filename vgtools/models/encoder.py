@@ -129,7 +129,7 @@ def check_layers(config: Mapping[str, Any], folder: Path) -> None:
     Raises:
         DataError: there are more than `MOST_LAYERS` (65).
     """
-    for part in (config, config.get("text_config")):
+    for part in (config, config.get("text_config"), config.get("vision_config")):
         layers = part.get("num_hidden_layers") if isinstance(part, dict) else None
         if isinstance(layers, int) and layers > MOST_LAYERS:
             why = f'"num_hidden_layers": expected at most {MOST_LAYERS}, got {layers}'
@@ -143,7 +143,7 @@ def _has_regions(config: Mapping[str, Any]) -> bool:
 def max_positions(config: Any) -> int:
     """Return the maximum tokens of an encoder's input, special tokens counted."""
     reserved = 0
-    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
+    if config.model_type in ("roberta", "xlm-roberta", "camembert", "altclip_text_model"):
         reserved = config.pad_token_id + 1  # positions are counted from after the padding id
     return int(config.max_position_embeddings) - reserved
 

@@ -205,13 +205,18 @@ class PackedEncoder:
             batch = torch.from_numpy(tokens[at:end]).to(self.device).view(count, length)
             copies = -(-TILE // (count * length))  # a few rows would use other kernels, see TILE
             batch = batch.repeat(copies, 1)
-            output = self.encoder.model(
-                input_ids=batch, attention_mask=torch.ones_like(batch), output_hidden_states=True
-            )
-            for rows, layer in zip(kept, output.hidden_states[-self.layers :], strict=True):
+            for rows, layer in zip(kept, self._outputs(batch), strict=True):
                 rows[at:end] = layer[:count].reshape(count * length, -1)
             at = end
         return kept
+
+    def _outputs(self, batch: Tensor) -> Sequence[Tensor]:
+        """Return the last layers, each (count, length, H), of (count, length) tokens."""
+        output = self.encoder.model(
+            input_ids=batch, attention_mask=torch.ones_like(batch), output_hidden_states=True
+        )
+        layers: Sequence[Tensor] = output.hidden_states[-self.layers :]
+        return layers
 
 
 class _Layer(NamedTuple):

@@ -424,7 +424,8 @@ def reason(error: RuntimeError) -> str:
 def matcher_path(index: Index, run: str | None = None) -> str:
     """Return the path of the run that embedded an index: `run`, if it has moved.
 
-    The manifest names it as seen from the index's own folder. For clusters it is their encoder.
+    The manifest names it as seen from the index's own folder, or by the name of a hub's model. For
+    clusters it is their encoder.
 
     Raises:
         DataError: the index names none (65), or it is not there (66).
@@ -433,7 +434,7 @@ def matcher_path(index: Index, run: str | None = None) -> str:
     if not isinstance(named, Mapping):
         why = "does not name the matcher that made it; rebuild it with vg build-index"
         raise DataError(why, index.path)
-    if run is None and "encoder" in named:  # clusters, of a model that is not a folder
+    if run is None and "encoder" in named:  # a model that is not a folder
         return str(named["encoder"])
     path = run or os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
     if run is None and not os.path.isdir(path):

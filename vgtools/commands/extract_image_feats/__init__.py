@@ -123,6 +123,9 @@ def extract_image_feats(
     stop the command, or go to X.errors.jsonl with --on-error skip; files that are not images are
     counted.
 
+    A CLIP, SigLIP, AltCLIP or ChineseCLIP as backbone writes its own embeddings of the images, as
+    transformers computes them; with --pooling none it writes an embedding for each patch.
+
     --pooling none keeps the last feature map, (N, P, D), which vg train-matcher visual-awareness
     reads; with --picture of the whole picture, without it of the backbone's centre crop.
 
@@ -134,6 +137,8 @@ def extract_image_feats(
         vg extract-image-feats photos/ -o feats.npy
 
         vg extract-image-feats images.tar -b resnext101_32x8d.fb_wsl_ig1b_ft_in1k -o feats.npy
+
+        vg extract-image-feats photos/ -b openai/clip-vit-base-patch32 -o own.npy
 
         find photos -name '*.jpg' | vg extract-image-feats - --on-error skip -o feats.npy
 
@@ -228,7 +233,8 @@ def _check(
     """Refuse flags that contradict one another."""
     refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
     pooled = bool(boxes.regions or boxes.detector)
-    refuse_if(pooled and features.pooling != "mean", "--pooling", "regions are pooled by the mean")
+    by_mean = features.pooling in (None, "mean")
+    refuse_if(pooled and not by_mean, "--pooling", "regions are pooled by the mean")
     chosen = boxes.max_regions is not None or boxes.min_confidence or boxes.cut
     hint = "--max-regions/--min-confidence/--cut"
     refuse_if(chosen and not pooled, hint, "belongs to --regions or --detector")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from vgtools.commands.options import Errors, Runtime, note
+from vgtools.commands.options import Errors, Runtime, note, refuse_if
 from vgtools.commands.topics import FIRST
 from vgtools.io.errors import about
 from vgtools.io.settings import count, file, value
@@ -26,13 +26,16 @@ class FeatureFlags:
 
     backbone: str = value(
         "builtin:efficientnet-lite0",
-        "timm name, directory as timm's save_for_hf writes it, or builtin:NAME.",
+        "timm name, directory as timm's save_for_hf writes it, builtin:NAME; or hub name or"
+        " directory of a CLIP, SigLIP, AltCLIP or ChineseCLIP.",
         "--backbone",
         "-b",
         metavar="REF",
     )
-    pooling: Literal["mean", "max", "none"] = value(
-        "mean", "Over the last feature map; none keeps every position."
+    pooling: Literal["mean", "max", "none", "own"] | None = value(
+        None,
+        "Over the last feature map; none keeps every position; own is a CLIP's own embedding.",
+        show_default="mean; own of a CLIP",
     )
     dtype: Literal["float32", "float16"] = value(
         "float32", "Numbers in the file; float16 takes half the space."
@@ -108,6 +111,11 @@ def open_extraction(
     net = load_backbone(
         features.backbone, device=str(device), dtype=features.compute_dtype, offline=runtime.offline
     )
+    own = hasattr(net.model, "pooled")
+    wrong = features.pooling == "own" and not own
+    refuse_if(wrong, "--pooling", "own belongs to a CLIP and its kin")
+    if features.pooling is None:
+        features = replace(features, pooling="own" if own and found is None else "mean")
     with about(features.backbone):
         featurizer, facts, writer, work = _pipeline(net, features, boxes, found, size)
     config = {
@@ -168,7 +176,8 @@ def _pipeline(
     if found is not None or boxes.picture is not None:
         seen = whole_picture(seen, boxes.picture)
     if found is None:
-        featurizer = Featurizer(net.model, seen, features.pooling, features.dtype, size)
+        pooling = features.pooling or "mean"
+        featurizer = Featurizer(net.model, seen, pooling, features.dtype, size)
         return featurizer, describe(seen), extract.FeatureOutput, None
     featurizer = region_featurizer(net.model, seen, features.dtype, size, boxes.cut)
     work = region_work(found.source)

@@ -55,11 +55,11 @@ def retrieve(
     --help shards.
 
     The kind of index decides the search. A matcher's: the images nearest to the mean of the text's
-    tokens in the shared space (a matcher of sentences or a retriever: nearest to the sentence).
-    Captions: the images whose captions are nearest in their mean word vector. Nouns: images of the
-    nouns that represent the text, --clusters of them in turn. Keywords: the images that share most
-    words with it. A text's images depend only on the text, up to rounding; the search is exact
-    unless the index has lists (vg build-index --factory IVF…).
+    tokens in the shared space (a matcher of sentences, a retriever or a CLIP: nearest to the
+    sentence). Captions: the images whose captions are nearest in their mean word vector. Nouns:
+    images of the nouns that represent the text, --clusters of them in turn. Keywords: the images
+    that share most words with it. A text's images depend only on the text, up to rounding; the
+    search is exact unless the index has lists (vg build-index --factory IVF…).
 
     --score prints one record instead of rows, of the rows whose "image" is in the bank: R@1, 5, 10
     in percent and the median rank, text to image among the images that the rows name, and image to

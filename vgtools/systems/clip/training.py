@@ -31,6 +31,7 @@ from vgtools.io.errors import DataError, Exit, amount, plain
 from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
 from vgtools.io.streams import read_jsonl
+from vgtools.models.dual import PhotoConfig, photo_network, root
 from vgtools.models.encoder import Encoder
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype
@@ -43,8 +44,6 @@ from vgtools.training.steps import plan_for, steps_by_length
 
 KIND = "clip"
 LOSS = "info_nce"
-_HIDDEN = 512  # width of the network over image features
-_DROPOUT = 0.3
 _FIRST_SCALE = 1 / 0.07  # first scale of the logits
 _MOST_SCALE = 100.0
 _WINDOW = 50  # steps whose captions are sorted by length together
@@ -126,15 +125,6 @@ def read_captions(
 # ------------------------------------------------------------------------------------------- model
 
 
-@dataclass(frozen=True)
-class PhotoConfig:
-    """The network over image features; stored in `run.json`."""
-
-    width: int  # D
-    hidden: int = _HIDDEN
-    dropout: float = _DROPOUT  # also the dropout of the captions' states
-
-
 class ClipBatch(NamedTuple):
     """Captions of a step and their photos, each photo once."""
 
@@ -160,12 +150,7 @@ class Contrastive(nn.Module):
         self.config = config
         self.dtype = dtype
         self.tower = tower
-        self.photo = nn.Sequential(
-            nn.Linear(config.width, config.hidden),
-            nn.ReLU(),
-            nn.Dropout(config.dropout),
-            nn.Linear(config.hidden, int(tower.config.projection_dim)),
-        )
+        self.photo = photo_network(config, int(tower.config.projection_dim))
         self.dropout = nn.Dropout(config.dropout)
         self.log_scale = nn.Parameter(torch.tensor(math.log(_FIRST_SCALE)))
 
@@ -177,12 +162,9 @@ class Contrastive(nn.Module):
             return F.normalize(self.tower.text_projection(self.dropout(last)).float(), dim=1)
 
     def embed_photos(self, feats: Tensor) -> Tensor:
-        """Return (C, E) unit vectors, float32, of features (C, D).
-
-        Their root, sign kept, tames the few large channels.
-        """
+        """Return (C, E) unit vectors, float32, of features (C, D)."""
         with autocast(feats.device, self.dtype):
-            return F.normalize(self.photo(feats.sign() * feats.abs().sqrt()).float(), dim=1)
+            return F.normalize(self.photo(root(feats)).float(), dim=1)
 
     def forward(self, batch: ClipBatch) -> dict[str, Tensor]:
         """Return the loss under its name."""

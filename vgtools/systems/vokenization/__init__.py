@@ -18,6 +18,7 @@ SECTIONS = {
         "matcher_training.evaluate_matcher",
         "evaluation.Evaluation",
         "locate.RelevanceLocator",
+        "dual.DualEmbedding",
     ),
     "section 3.3": ("revokenize.revokenize",),
     "section 5.2": ("term_frequency.TermFrequency", "controls.DrawWork"),

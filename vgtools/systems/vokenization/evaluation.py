@@ -197,7 +197,7 @@ class Evaluation:
         if key != self._encoder:
             self._encoder = key
             self._encoded = {}  # The hidden states of two encoders might not fit into memory.
-            packed = PackedEncoder(run.encoder, run.matcher.config.layers)
+            packed = run.packed()
             for name, texts in self._parts.items():
                 self._encoded[name] = _encode(texts, run.encoder, packed, self._watch)
         size = len(self.photos)

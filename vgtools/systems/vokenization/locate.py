@@ -48,7 +48,7 @@ class RelevanceLocator:
     def maps(self, prepared: Asked, numbers: Array, grid: Array) -> Array:
         """Return (q, P) relevance of some of the texts to each position of a (P, D) grid."""
         device = prepared.queries.device
-        cells = self._matcher.embed_images(torch.from_numpy(grid).to(device))
+        cells = self._matcher.embed_images(torch.tensor(grid, device=device))
         heat = np.full((len(numbers), len(grid)), np.nan)
         place = prepared.place[numbers]
         chosen = prepared.queries[torch.from_numpy(place[place >= 0]).to(device)]

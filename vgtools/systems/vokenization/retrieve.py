@@ -4,8 +4,10 @@ A matcher of level `token` ranks images by the mean relevance of the sentence's 
 inner product with the mean of their embeddings: one query per sentence instead of one per token,
 and the quantity that `vg train-matcher` measures as the recall of captions. Its first token ([CLS])
 was never trained against an image, so it is not used. A matcher of level `sentence` was trained on
-[CLS] (appendix A.4), and that is the query. Queries have unit length: it changes no order within a
-text, and relevance then lies in [-1, 1] and can be compared across texts of any length.
+[CLS] (appendix A.4), and that is the query. A dual encoder's query is its own embedding of the
+text; a text longer than it reads is cut, and the query is the mean over its tokens. Queries have
+unit length: it changes no order within a text, and relevance then lies in [-1, 1] and can be
+compared across texts of any length.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from torch.nn import functional as F
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features
 from vgtools.retrieval import EmbeddedBank, Index, NearestImages
+from vgtools.systems.vokenization.dual import check_own
 from vgtools.systems.vokenization.matcher import sentence_means
 from vgtools.systems.vokenization.vokenize import (
     Matcher,
     Vokenizer,
+    at_level,
     embed_bank,
     load_for,
     open_matcher,
@@ -49,6 +53,8 @@ class SentenceRetriever(NearestImages[Tokens]):
 
     def __init__(self, matcher: Matcher, index: Index) -> None:
         super().__init__(index, matcher.fingerprint)
+        if matcher.reading is not None:
+            matcher = at_level(matcher, "sentence")
         self._vokenizer = Vokenizer(matcher, index)
 
     @property
@@ -93,7 +99,7 @@ class SentenceRetriever(NearestImages[Tokens]):
 
 
 def open_search(index: Index, run: str, device: str, offline: bool) -> SentenceRetriever:
-    """Open a run of `vg train-matcher` for the index that it embedded.
+    """Open a run of `vg train-matcher`, or a dual encoder, for the index that it embedded.
 
     Raises:
         DataError: as `load_for`.
@@ -105,10 +111,12 @@ def open_bank(run: str, feats: str, device: str, offline: bool) -> EmbeddedBank:
     """Open pooled features and the run that embeds them.
 
     Raises:
-        DataError: as `open_features` and `open_matcher`.
+        DataError: as `open_features` and `open_matcher`; or they are not a dual encoder's own (65).
     """
     features = open_features(feats)
     matcher = open_matcher(run, device=device, offline=offline)
+    if matcher.reading is not None:
+        check_own(matcher.matcher, features, matcher.info["backbone"], feats)
     return EmbeddedBank(
         features,
         matcher.info.get("backbone"),

@@ -11,6 +11,7 @@ exact (`vgtools.retrieval`).
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -29,11 +30,19 @@ from vgtools.io.output import Output
 from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.io.windows import growing_windows as growing_windows
 from vgtools.io.windows import pipelined
+from vgtools.models.dual import is_dual, load_dual
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
 from vgtools.models.references import check_same
 from vgtools.retrieval import Index, bare_index, check_embeddings, matcher_path
 from vgtools.systems.vokenization.calibration import Calibration
+from vgtools.systems.vokenization.dual import (
+    READING,
+    DualEmbedding,
+    DualStates,
+    Reading,
+    fingerprint_of,
+)
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, at_context, load_matcher
 from vgtools.systems.vokenization.states import StateEmbedding, open_states
 from vgtools.text.splits import is_held_out
@@ -54,26 +63,48 @@ _SAMPLE = 128  # sentences on which the agreement of a low-precision encoder is 
 
 @dataclass(frozen=True)
 class Matcher:
-    """A trained matcher with the text encoder that it reads."""
+    """A trained matcher with the text encoder that it reads, or a dual encoder."""
 
     matcher: TokenImageMatcher  # eval mode, float32
     encoder: Encoder
-    info: dict[str, Any]  # run.json
+    info: dict[str, Any]  # run.json; a dual encoder has "backbone" alone
     ref: str
     fingerprint: str  # hash of the matcher's weights, the encoder's and the tokenizer
+    reading: Reading | None = None  # how a dual encoder reads tokens
+
+    def packed(self, pack: int | None = None, *, sentence: bool = True) -> PackedEncoder:
+        """Return the encoder for states of tokens; `sentence`: whether its term is needed."""
+        if self.reading is None:
+            return PackedEncoder(self.encoder, self.matcher.config.layers, pack)
+        return DualStates(self.encoder, self.reading, sentence, pack)
 
 
 def open_matcher(
-    path: str | Path, *, device: str = "cpu", dtype: str = "float32", offline: bool = False
+    path: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    offline: bool = False,
+    reading: Reading | None = None,
 ) -> Matcher:
-    """Load a run of `vg train-matcher` with its encoder.
+    """Load a run of `vg train-matcher` with its encoder, or a dual encoder.
 
     `dtype` is the encoder's; the matcher itself keeps float32.
 
     Raises:
         DataError: not there or not finished (66); damaged, or the encoder in it is not the one it
-            was trained with (65).
+            was trained with (65); a reading, which a trained matcher learns (78); or `load_dual`'s.
     """
+    if is_dual(str(path)):
+        dual = load_dual(str(path), device=device, dtype=dtype, offline=offline)
+        info = {"backbone": dict(dual.backbone)}
+        embedding = DualEmbedding(dual).eval()
+        return Matcher(
+            embedding, dual.texts, info, str(path), fingerprint_of(dual), reading or READING
+        )
+    if reading is not None:
+        why = f"was trained to read tokens; --reading {reading} belongs to a CLIP and its kin"
+        raise DataError(why, path, code=Exit.CONFIG)
     matcher, run = load_matcher(path, device=device)
     encoder = load_encoder(str(path), device=device, dtype=dtype, offline=offline)
     file = run.path / "run.json"
@@ -107,6 +138,13 @@ def with_context(matcher: Matcher, weight: float | None) -> Matcher:
             way_out = "the clusters decide it: vg prepare clusters --context"
         why = f"{error} (--context {weight:g}); {way_out}"
         raise DataError(why, matcher.ref, code=Exit.CONFIG) from None
+
+
+def at_level(matcher: Matcher, level: str) -> Matcher:
+    """Return a dual encoder that searches with tokens, or with sentences."""
+    other = copy.copy(matcher.matcher)
+    other.config = dataclasses.replace(other.config, level=level)
+    return dataclasses.replace(matcher, matcher=other)
 
 
 class Segments(NamedTuple):
@@ -230,7 +268,9 @@ class Vokenizer:
         self.k = k
         self.min_score = min_score
         self.calibration = Calibration.of(matcher.info, Path(matcher.ref) / "run.json")
-        self.encoder = PackedEncoder(matcher.encoder, matcher.matcher.config.layers, pack)
+        config = self.matcher.matcher.config
+        needed = config.level == "sentence" or config.context_weight > 0
+        self.encoder = matcher.packed(pack, sentence=needed)
         self.index.to(self.encoder.device)
         self._cancelled = threading.Event()
 
@@ -352,6 +392,7 @@ def load_for(
     dtype: str = "float32",
     offline: bool = False,
     level: str | None = None,
+    reading: Reading | None = None,
 ) -> Matcher:
     """Load the matcher that embedded an index, from the path in the index's manifest or from `run`.
 
@@ -362,7 +403,8 @@ def load_for(
         device: as `--device`.
         dtype: as `--dtype`.
         offline: never connect.
-        level: the level to insist on, if any.
+        level: the level to insist on, if any; a dual encoder has both.
+        reading: how a dual encoder reads tokens.
 
     Raises:
         DataError: the run is not there (66), it is not the run that the index was built with (65;
@@ -371,12 +413,17 @@ def load_for(
     path = matcher_path(index, run)
     named = index.manifest["matcher"]
     if "clusters" in index.manifest:
+        if reading is not None:
+            why = f"holds clusters of states; --reading {reading} belongs to a CLIP and its kin"
+            raise DataError(why, index.path, code=Exit.CONFIG)
         encoder = load_encoder(path, device=device, dtype=dtype, offline=offline)
         embedding, fingerprint = open_states(index, encoder)
         matcher = Matcher(embedding, encoder, {}, path, fingerprint)
     else:
-        matcher = open_matcher(path, device=device, dtype=dtype, offline=offline)
+        matcher = open_matcher(path, device=device, dtype=dtype, offline=offline, reading=reading)
     check_same("matcher", named, {"run": path, "fingerprint": matcher.fingerprint}, index.path)
+    if matcher.reading is not None:
+        return at_level(matcher, level or "token")
     trained = matcher.matcher.config.level
     if level not in (None, trained):
         raise DataError(
@@ -455,6 +502,7 @@ class SearchWork(VokenizeTask):
             "device": worker.encoder.device.type,
             "limit": limit,
             **({"search": bank.approximate} if bank.approximate else {}),
+            **_reading_of(worker.matcher),
         }
         self._index = index
         self._window = window
@@ -475,11 +523,16 @@ class SearchWork(VokenizeTask):
             "count": bank.count,
             "level": matcher.matcher.config.level,
             "k": self.worker.k,
+            **_reading_of(matcher),
             "pack": self.worker.encoder.pack,
             **({} if self.worker.calibration is None else {"score": "probability"}),
             "agreement_with_float32": self.agreed,
             "tokenizer": {"ref": matcher.ref, "sha256": sha256},
         }
+
+
+def _reading_of(matcher: Matcher) -> dict[str, str]:
+    return {} if matcher.reading is None else {"reading": matcher.reading}
 
 
 def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
@@ -488,8 +541,12 @@ def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
     That encoder is loaded for this.
     """
     index = vokenizer.index
+    used = vokenizer.matcher
     device = str(vokenizer.encoder.device)
-    loaded = load_for(index, vokenizer.matcher.ref, device=device, offline=True)
+    level = used.matcher.config.level
+    loaded = load_for(
+        index, used.ref, device=device, offline=True, reading=used.reading, level=level
+    )
     tokens = vokenizer.tokenize(texts)
     exact = Vokenizer(loaded, index, context_weight=vokenizer.context_weight)
     vokens, expected = (v(texts, tokens).vokens[:, 0] for v in (vokenizer, exact))
