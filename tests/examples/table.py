@@ -81,6 +81,7 @@ TOY = {
     "SENTENCES=50 SEEDS='0 1' MATCHING='--epochs 1 --hidden 8 --dim 8' RECIPE='--epochs 1' "
     "PRETRAIN='--block 32 --batch-size 8' "
     "TEACHING='--shape {tower_shape} --tokenizer builtin:clip-bpe --epochs 1 --batch-size 8'",
+    "worth:small": "HELD=small/train.jsonl",
     "worth:paper": "CAPTIONS={bank}/captions.jsonl",
     "xdbert": f"BACKBONE={{resnet}} HEAD='{_STEPS} --steps 1' SEEDS=2 SEEDS.rte=2 EPOCHS=1 BATCH=8 "
     "GROUNDED='--grounded-above 3' LIMIT=16 LENGTH=32 LENGTH.commonlit=48 "
@@ -254,7 +255,7 @@ ROWS = (
             ("curve", "## 1 steps|step-1"),
         )
     ),
-    Row("worth", "small", "files all", "run/vokens|vokens.npy", files="ROWS='mlm vokens' SEEDS=0",
+    Row("worth", "small", "files all", "run/vokens|vokens.npy", files="ROWS='mlm vokens'", toy="SEEDS=0",
         folder="worth-part"),
     # ------------------------------------------------------------------------------------ xdbert
     Row("xdbert", "", "help", "make teacher"),

@@ -16,7 +16,7 @@ SHARE = (
     "visual-awareness:small:retrieval",
     "visualbert:any:paper-files,paper",
     "vokenization:any:paper-files,paper",
-    "worth:small:files,all:ROWS='mlm,vokens',SEEDS=0",
+    "worth:small:files,all:ROWS='mlm,vokens'",
     "xdbert:small:teacher",
 )
 # Another one each day, of those that take seconds.
