@@ -255,8 +255,8 @@ ROWS = (
             ("curve", "## 1 steps|step-1"),
         )
     ),
-    Row("worth", "small", "files all", "run/vokens|vokens.npy", files="ROWS='mlm vokens'", toy="SEEDS=0",
-        folder="worth-part"),
+    Row("worth", "small", "files all", "run/vokens|vokens.npy", files="ROWS='mlm vokens'",
+        toy="SEEDS=0", folder="worth-part"),
     # ------------------------------------------------------------------------------------ xdbert
     Row("xdbert", "", "help", "make teacher"),
     Row("xdbert", "", "given-tasks given-captions", "^$"),
