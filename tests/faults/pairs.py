@@ -286,7 +286,7 @@ _FIND = (
 )
 _GENOME = CALLS["prepare-genome"].argv.replace("--images-out i.jsonl ", "")
 _LIST = "prepare regions in/sets/lxmert.tsv --labels in/sets/names.txt -o r.npy"
-_LIKE = "compare similarity in/judged.tsv in/words.npy in/words2.npy --samples 100 --offline"
+_LIKE = "measure in/words.npy in/words2.npy --on in/judged.tsv --samples 100 --offline"
 _LEARN = (
     "probe-attention text in/scenes.jsonl -e in/encoder --parser in/scenes.conllu --samples 20"
     " --classifier words --vectors in/words.vec --epochs 1 --distances 4 --device cpu -o probe"
@@ -361,7 +361,7 @@ PAIRS = (
         edit("joint/tokenizer.json", '"lowercase": ?true', '"lowercase":false'),
         code=Exit.CONFIG,
     ),
-    Pair("compare similarity: pairs × word vectors", _LIKE, features("words2"), SAME),
+    Pair("measure: pairs × word vectors", _LIKE, features("words2"), SAME),
     Pair("probe-attention text: texts × word vectors", _LEARN, lines("words.vec", head=1), SAME),
     Pair("prepare: captions × photos", "prepare-flickr8k", refiled("sets/photos"), SAME),
     Pair(

@@ -137,7 +137,7 @@ def _spooled(array: Array) -> Array:
     if not array.size:
         return array
     with file_errors(tempfile.gettempdir(), reading=False), tempfile.TemporaryFile() as file:
-        np.ascontiguousarray(array).tofile(file)
+        file.write(np.ascontiguousarray(array).data)
         file.flush()
         found: Array = np.memmap(file, array.dtype, "r", shape=array.shape)
     return found

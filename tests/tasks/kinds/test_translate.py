@@ -32,11 +32,37 @@ def test_rows_are_pairs(tmp_path: Path) -> None:
     ]
     assert list(stats.report()) == ["2 examples"]
     bare = '{"text": "a dog"}\n'
-    assert translate.gold(TASK, read("translation", tmp_path, bare, unlabelled=True)[0][0]) is None
-    fails("translation", tmp_path, ROWS + bare, 'the key "target" is missing', line=3)
-    fails("translation", tmp_path, '{"text": "a", "target": 3}\n', '"target" must be', line=1)
-    fails("translation", tmp_path, '{"target": "a"}\n', 'the key "text" is missing', line=1)
-    fails("translation", tmp_path, "", "holds no examples", "text, target")
+    assert (
+        translate.gold(
+            TASK, read("translation", tmp_path, bare, "data.jsonl", unlabelled=True)[0][0]
+        )
+        is None
+    )
+    fails(
+        "translation",
+        tmp_path,
+        ROWS + bare,
+        'the key "target" is missing',
+        line=3,
+        name="data.jsonl",
+    )
+    fails(
+        "translation",
+        tmp_path,
+        '{"text": "a", "target": 3}\n',
+        '"target" must be',
+        line=1,
+        name="data.jsonl",
+    )
+    fails(
+        "translation",
+        tmp_path,
+        '{"target": "a"}\n',
+        'the key "text" is missing',
+        line=1,
+        name="data.jsonl",
+    )
+    fails("translation", tmp_path, "", "holds no examples", "text, target", name="data.jsonl")
 
 
 def pairs(*texts: tuple[str, str | None]) -> list[PairExample]:
