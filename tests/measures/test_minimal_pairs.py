@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.tiny import save_encoder
+from tests.tiny.clip import save_tower
 from tests.tiny.hub import masked_lm
 from vgtools.cli import run
 from vgtools.io.errors import DataError, Exit
@@ -60,11 +61,20 @@ def test_a_sentence_that_is_too_long_is_not_known(subject: Subject) -> None:
     assert np.isnan(sentence_losses(subject, ["a dog", "dog " * 600])).tolist() == [False, True]
 
 
-def test_an_encoder_without_a_head_is_refused(tmp_path: Path) -> None:
-    subject = Subject(str(save_encoder(tmp_path)), Reading("alone"))
-    with pytest.raises(DataError, match="choose a model that was trained with one") as refused:
-        MinimalPairs("x", PAIRS, ["a"] * 3, ["p"] * 3).ask(subject)
-    assert refused.value.code == Exit.CONFIG
+def test_encoders_without_a_head_are_left_out_or_refused(
+    subject: Subject, tmp_path: Path, capfd: Any
+) -> None:
+    bare = str(save_encoder(tmp_path / "bare"))
+    pairs = write(tmp_path / "pairs.jsonl", 12)
+    args = ["--on", pairs, "--samples", "100"]
+    capfd.readouterr()
+    assert run(["measure", bare, *args, "-q"]) == Exit.CONFIG
+    assert "pairs.jsonl: needs a masked language model with its head" in capfd.readouterr().err
+    tower = str(save_tower(tmp_path / "tower"))
+    assert run(["measure", subject.ref, bare, tower, *args]) == 0
+    out, err = capfd.readouterr()
+    assert {json.loads(line)["encoder"] for line in out.splitlines()} == {subject.ref}
+    assert f"pairs.jsonl was not asked of {bare}, {tower}" in err
 
 
 def write(path: Path, count: int) -> str:

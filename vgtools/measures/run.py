@@ -105,7 +105,8 @@ def measure(
         advance: called after each encoder with 1.
 
     Raises:
-        DataError: an encoder cannot be opened, or no space is left for the vectors.
+        DataError: an encoder cannot be opened, none can be asked for hidden tokens (78), or no
+            space is left for the vectors.
     """
     answers = [list[Array | None]() for _ in evaluations]
     prints = list[str]()
@@ -124,6 +125,9 @@ def _predicted(
     evaluation: Measure, answers: Sequence[Array | None], grounded: frozenset[str] | None
 ) -> Measured:
     asked = [np.isfinite(a.reshape(len(a), -1)).all(1) for a in answers if a is not None]
+    if not asked:
+        why = "needs a masked language model with its head; choose one that was trained with it"
+        raise DataError(why, evaluation.items.name, code=Exit.CONFIG)
     known = np.logical_and.reduce(asked)
     predictions = [None if a is None else evaluation.predict(a, known) for a in answers]
     seen = None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from vgtools.io.arrays import Array, ranges
+from vgtools.io.errors import DataError, Exit
 from vgtools.measures.contexts import Contexts
 from vgtools.text import word_vectors
 from vgtools.text.tokens import Tokens, split_window, tokenize, word_runs
@@ -68,17 +69,26 @@ class Subject:
 
     @cached_property
     def cloze(self) -> ClozeModel | None:
-        """The masked language model, to be asked for hidden tokens; None for word vectors.
+        """The masked language model, to be asked for hidden tokens.
 
-        Raises:
-            DataError: the encoder has no masked language model's head (78).
+        None for word vectors, and for an encoder without such a model's head.
         """
         if self._table is not None:
             return None
+        from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
         from vgtools.models.cloze import open_cloze
 
+        if self.encoder.model.config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+            return None
         reading = self.reading
-        return open_cloze(self.ref, device=reading.device, offline=reading.offline)
+        try:
+            return open_cloze(self.ref, device=reading.device, offline=reading.offline)
+        except DataError as error:
+            # The encoder itself could be opened, so that only its head can be lacking.
+            if error.code != Exit.CONFIG:
+                raise
+            return None
 
     def words(self, words: Sequence[str]) -> Array:
         """Return the vectors of words in lower case: (W, D) float32, NaN for an unknown word."""
