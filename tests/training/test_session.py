@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -422,3 +425,21 @@ def test_a_run_whose_input_changed_while_it_trained_is_not_finished(tmp_path: Pa
         fit(tmp_path / "run", [1.0], {}, inputs=inputs)
     assert caught.value.code == Exit.CONFIG
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_terminal_gets_a_line_per_record_and_a_pipe_gets_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    valid = {"images": 400, "word": {"r1": 16.84, "r5": 44.61}, "concept": None}
+    record = {"epoch": 2, "lr": 2.1566e-07, "loss": 0.0, "valid": valid, "best": True, "x": False}
+    printed = {}
+    for terminal in (True, False):
+        out = io.TextIOWrapper(io.BytesIO())
+        monkeypatch.setattr(out, "isatty", partial(bool, terminal))
+        monkeypatch.setattr(sys, "stdout", out)
+        Session("train-matcher", tmp_path, torch.device("cpu")).print(record)
+        assert isinstance(out.buffer, io.BytesIO)
+        printed[terminal] = out.buffer.getvalue().decode()
+    assert json.loads(printed[False]) == record
+    expected = "epoch 2, lr 2.157e-07, loss 0, valid (images 400, word (r1 16.84, r5 44.61)), best"
+    assert printed[True] == f"{expected}\n"

@@ -152,10 +152,12 @@ class Session:
         return self.run
 
     def print(self, *records: Mapping[str, Any]) -> None:
-        """Print records on the standard output of the first process."""
+        """Print records on the standard output of the first process: JSON unless people read it."""
         if self.first:
+            terminal = self._out.isatty()
             for record in records:
-                self._out.buffer.write(dumps(record))
+                line = f"{record_line(record)}\n".encode() if terminal else dumps(record)
+                self._out.buffer.write(line)
             self._out.buffer.flush()
 
     def note(self, message: str) -> None:
@@ -721,6 +723,21 @@ def _keep(run: TrainingRun, part: str, job: Job) -> None:
     """Write the encoder of this step into a folder of the run."""
     save_pretrained(run.path / part, job.finish()[1])
     run.keep(part)
+
+
+def record_line(record: Mapping[str, Any]) -> str:
+    """Return a record as words to read: names with numbers of four digits, and what is true."""
+    parts = list[str]()
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            parts.append(f"{name} ({record_line(value)})")
+        elif isinstance(value, float):
+            parts.append(f"{name} {value:.4g}")
+        elif value is True:
+            parts.append(name)
+        elif value is not None and value is not False:
+            parts.append(f"{name} {value}")
+    return ", ".join(parts)
 
 
 def mean_record(
