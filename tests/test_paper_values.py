@@ -19,10 +19,10 @@ from vgtools.commands.pretrain.visualbert import VisualBertOptimizer
 from vgtools.commands.pretrain.xdbert import TextBlocks, XDBertOptimizer
 from vgtools.commands.vokenize import Control
 from vgtools.images.regions import RegionSet
+from vgtools.reports.tables import reported
 from vgtools.systems.attention_probes import region_heads, scores
 from vgtools.systems.vokenization import matcher as matcher_module
 from vgtools.systems.vokenization.matcher import MatcherConfig, TokenImageMatcher
-from vgtools.systems.vokenization.reported import corpora
 from vgtools.tasks.kinds.classify import consistency
 from vgtools.tasks.predictions import Items
 
@@ -46,7 +46,10 @@ def test_defaults() -> None:
 def test_table_1() -> None:
     keys = ("tokens", "sentences", "vocabulary", "tokens_per_sentence")
     keys += ("jsd_1", "jsd_2", "grounding_ratio")
-    assert {row["corpus"]: tuple(row[key] for key in keys) for row in corpora()} == {
+    assert {
+        row["corpus"]: tuple(row[key] for key in keys)
+        for row in reported("vokenization:1", "corpora")
+    } == {
         "MS COCO": (7.0e6, 0.6e6, 9e3, 11.8, 0.15, 0.27, 0.548),
         "Visual Genome": (29.2e6, 5.3e6, 13e3, 5.5, 0.16, 0.28, 0.576),
         "Conceptual Captions": (29.9e6, 2.8e6, 17e3, 10.7, 0.09, 0.20, 0.417),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tiny.report import named, svg
 from vgtools.reports.by_example import examples_table, examples_text, ratio_figure
-from vgtools.systems.xdbert import reported
+from vgtools.reports.tables import reported
 from vgtools.tasks.by_example import Answers
 from vgtools.tasks.table import find_task
 
@@ -34,7 +34,7 @@ def answers(task: str = "rte", right: Any = RIGHT) -> Answers:
 
 def test_the_table() -> None:
     found = answers().record(100, 0)
-    table = examples_table([found, *reported.examples(4)])
+    table = examples_table([found, *reported("xdbert:4", "examples")])
     assert len(table.headings) == len(table.rows[0]) == 9
     ours, rte, mrpc, cola = table.rows
     assert ours[:6] == ["RTE", "6", "1", "5", "+3", "+8.33"]

@@ -9,7 +9,7 @@ import pytest
 from tests.tiny.report import RECORDS, TEXT_RECORDS, example, named, svg
 from vgtools.reports import figures
 from vgtools.reports.figures import corpora_figure, gain_figure
-from vgtools.systems.vokenization.reported import corpora
+from vgtools.reports.tables import reported
 from vgtools.tasks.table import find_task
 
 
@@ -93,7 +93,7 @@ def test_the_plot_draws_each_value_and_escapes_names() -> None:
         "jsd_1": 0.25,
         "jsd_2": None,
     }
-    tree = svg(corpora_figure([measured, *corpora()]))
+    tree = svg(corpora_figure([measured, *reported("vokenization:1", "corpora")]))
     texts = ["".join(t.itertext()) for t in tree.iter("{http://www.w3.org/2000/svg}text")]
     assert "<b>&.txt" in texts
     assert {"1,200", "12.0", "0.250", "–", "54.8%"} <= set(texts)

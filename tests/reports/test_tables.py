@@ -9,8 +9,10 @@ import pytest
 from tests.examples.calls import application
 from tests.examples.make import phony
 from tests.tiny.finetune import save_two
+from vgtools import systems
 from vgtools.io.errors import DataError, Exit
 from vgtools.reports.tables import (
+    _COMPARED_BY,
     _PAPERS,
     Table,
     corpora_table,
@@ -21,7 +23,6 @@ from vgtools.reports.tables import (
     reported,
     score_table,
 )
-from vgtools.systems.vokenization.reported import corpora
 from vgtools.tasks import compare
 from vgtools.tasks.table import find_task
 
@@ -99,8 +100,10 @@ def test_reported_corpora_are_marked() -> None:
         "vocabulary": 0,
         "tokens_per_sentence": 12.0,
     }
-    assert corpus_name(corpora()[0]) == "MS COCO (reported in the paper)"
-    lines = markdown(corpora_table([measured, *corpora()])).splitlines()
+    assert (
+        corpus_name(reported("vokenization:1", "corpora")[0]) == "MS COCO (reported in the paper)"
+    )
+    lines = markdown(corpora_table([measured, *reported("vokenization:1", "corpora")])).splitlines()
     assert lines[2] == "| a\\|b.txt | 1,200 | 100 | 0 | 12.0 | – | – | – |"
     assert lines[3].startswith("| MS COCO (reported in the paper) | 7,000,000 |")
     only = markdown(corpora_table([measured]))
@@ -219,21 +222,25 @@ def test_an_error_is_printed_with_its_decimals(capsys: pytest.CaptureFixture[str
 def test_a_table_of_another_kind_names_what_prints_ours(paper: str) -> None:
     """It names a command that there is, with its flags, and a target of the paper's example."""
     targets = phony(paper, "paper")
-    for what, made in _PAPERS[paper].TABLES.items():
-        for number, ours in made.items():
-            name = f"{paper}:{number}"
-            assert reported(name, what)
-            if what == "scores":
-                continue
-            call, _, target = ours.partition(", or make ")
-            assert target in targets
-            command, words = application(), call.split()[1:]
-            while inner := getattr(command, "commands", {}):  # the first is meant for none
-                command = inner[words.pop(0) if words[0] in inner else next(iter(inner))]
-            flags = {flag for parameter in command.params for flag in parameter.opts}
-            assert {word for word in words if word.startswith("--")} <= flags
-            if number not in _PAPERS[paper].TABLES["scores"]:
-                with pytest.raises(DataError, match="known are vokenization:2") as caught:
-                    reported(name)
-                assert f"{name} holds {what.replace('_', ' ')}: " in str(caught.value)
-                assert f"compare with it by {ours}; " in str(caught.value)
+    tables = Path(systems.__file__).parent / paper.replace("-", "_") / "reported"
+    scored = {file.name.split(".")[1] for file in tables.glob("scores.*.jsonl")}
+    assert scored
+    for file in sorted(tables.iterdir()):
+        what, number, _ = file.name.split(".")
+        name = f"{paper}:{number}"
+        ours = _COMPARED_BY[what].format(name=name, number=number)
+        assert reported(name, what)
+        if what == "scores":
+            continue
+        call, _, target = ours.partition(", or make ")
+        assert target in targets
+        command, words = application(), call.split()[1:]
+        while inner := getattr(command, "commands", {}):  # the first is meant for none
+            command = inner[words.pop(0) if words[0] in inner else next(iter(inner))]
+        flags = {flag for parameter in command.params for flag in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= flags
+        if number not in scored:
+            with pytest.raises(DataError, match="known are vokenization:2") as caught:
+                reported(name)
+            assert f"{name} holds {what.replace('_', ' ')}: " in str(caught.value)
+            assert f"compare with it by {ours}; " in str(caught.value)

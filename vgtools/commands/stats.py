@@ -259,11 +259,12 @@ def _rows(
     counts: CorpusStats, names: Sequence[str], grounded_types: bool, reported: bool
 ) -> Iterable[dict[str, Any]]:
     """Return the grounded types, or a record per corpus and per corpus of the paper."""
-    from vgtools.systems.vokenization import reported as reported_module
+    from vgtools.reports import tables
 
     if grounded_types:
         return counts.grounded_types(names)
-    return chain(map(counts.record, names), reported_module.corpora() if reported and names else [])
+    printed = tables.reported("vokenization:1", "corpora") if reported and names else []
+    return chain(map(counts.record, names), printed)
 
 
 def _print(

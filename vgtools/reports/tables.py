@@ -5,30 +5,36 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import orjson
+
+from vgtools import systems
 from vgtools.io.errors import DataError, Exit, name_of, plain
 from vgtools.io.files import dumps
 from vgtools.io.own import open_stream
-from vgtools.systems.grounding import reported as grounding_reported
-from vgtools.systems.visual_awareness import reported as visual_awareness_reported
-from vgtools.systems.visualbert import reported as visualbert_reported
-from vgtools.systems.vokenization import reported as vokenization_reported
-from vgtools.systems.xdbert import reported as xdbert_reported
 from vgtools.tasks.compare import ORDER, SIGNIFICANT
 from vgtools.tasks.table import Task, find_task
 from vgtools.text.ngrams import VOCABULARY_ABOVE
 
 Record = Mapping[str, Any]
 
-# The first is meant where none is named.
-_PAPERS: dict[str, Any] = {
-    "vokenization": vokenization_reported,
-    "grounding": grounding_reported,
-    "visual-awareness": visual_awareness_reported,
-    "xdbert": xdbert_reported,
-    "visualbert": visualbert_reported,
+# Papers with printed numbers; the first is meant where none is named. The tables of each are in the
+# folder `reported` of its package, CONTENTS.NUMBER.jsonl, as `vg compare --reported` prints them.
+_PAPERS = ("vokenization", "grounding", "visual-awareness", "xdbert", "visualbert")
+
+# The command that compares with a table, by the table's contents.
+_COMPARED_BY = {
+    "scores": "vg compare RUN",
+    "corpora": "vg stats CORPUS --reported, or make table1",
+    "perplexities": "vg perplexity TEXT --reported {name}, or make table{number}",
+    "task_sizes": "vg finetune TASK DATA --list, or make table4",
+    "pwcca": "vg compare words VECTORS --reported {name}, or make table{number}",
+    "sizes": "vg compare sizes ENCODER --reported {name}, or make table{number}",
+    "examples": "vg compare examples BASELINE RUN --reported {name}, or make figure{number}",
+    "heads": "vg probe-attention PHRASES --reported, or make paper",
 }
 
 # Metrics that a task's paper prints next to the first, each in a column of its own.
@@ -114,15 +120,13 @@ def reported(name: str, contents: str = "scores") -> list[dict[str, Any]]:
 
     Args:
         name: name of the paper, and the number of the table or figure.
-        contents: kind of its rows, a key of `TABLES` in the papers' `reported` modules.
+        contents: kind of its rows, a key of `_COMPARED_BY`.
 
     Raises:
         DataError: there is no such paper or table (usage).
     """
     paper, _, table = name.rpartition(":")
-    numbers = {
-        p: tuple(map(str, m.TABLES[contents])) for p, m in _PAPERS.items() if contents in m.TABLES
-    }
+    numbers = {paper: found for paper in _PAPERS if (found := _numbers(paper, contents))}
     paper = paper or next(iter(numbers))
     if table not in numbers.get(paper, ()):
         known = "; ".join(f"{p}:{', '.join(found)}" for p, found in numbers.items())
@@ -131,8 +135,19 @@ def reported(name: str, contents: str = "scores") -> list[dict[str, Any]]:
             problem += f". {name} holds {other.replace('_', ' ')}: compare with it by {ours}; "
             problem += f"vg compare --reported {name}, without a RUN, prints it"
         raise DataError(problem, code=Exit.USAGE)
-    rows: list[dict[str, Any]] = getattr(_PAPERS[paper], contents)(int(table))
-    return rows
+    lines = (_folder(paper) / f"{contents}.{table}.jsonl").read_bytes().splitlines()
+    return list(map(orjson.loads, lines))
+
+
+def _folder(paper: str) -> Path:
+    """Return the folder of a paper's tables."""
+    return Path(systems.__file__).parent / paper.replace("-", "_") / "reported"
+
+
+def _numbers(paper: str, contents: str) -> list[str]:
+    """Return the numbers of a paper's tables with these contents."""
+    files = _folder(paper).glob(f"{contents}.*.jsonl")
+    return sorted((file.suffixes[0][1:] for file in files), key=int)
 
 
 def reported_alone(name: str) -> tuple[list[dict[str, Any]], Table]:
@@ -152,10 +167,13 @@ def reported_alone(name: str) -> tuple[list[dict[str, Any]], Table]:
 
 def _holdings(name: str) -> dict[str, str]:
     """Return the contents of a paper's tables of a number, each with the command that compares."""
-    paper, _, table = name.rpartition(":")
-    tables = _PAPERS[paper or next(iter(_PAPERS))].TABLES if paper in ("", *_PAPERS) else {}
-    number = int(table) if table.isdecimal() else 0
-    return {contents: made[number] for contents, made in tables.items() if number in made}
+    paper, _, number = name.rpartition(":")
+    paper = paper or _PAPERS[0]
+    return {
+        contents: ours.format(name=f"{paper}:{number}", number=number)
+        for contents, ours in _COMPARED_BY.items()
+        if paper in _PAPERS and number in _numbers(paper, contents)
+    }
 
 
 def _printed(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""One package per paper; its `SECTIONS` maps sections to the definitions that implement them."""
+"""One package per paper; its docstring maps sections to the definitions that implement them."""
 
 from __future__ import annotations
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from vgtools.reports.tables import score_table
-from vgtools.systems.grounding import reported
+from vgtools.reports.tables import reported, score_table
 from vgtools.tasks.table import find_task
 
 
 def test_table_3_averages_its_six_tasks() -> None:
-    for row in reported.scores(3):
+    for row in reported("grounding:3"):
         values = [cell["mean"] for cell in row["tasks"].values()]
         assert len(values) == 6
         assert row["average"] == pytest.approx(sum(values) / 6, abs=0.0501), row["run"]
 
 
 def test_table_3_names_its_source() -> None:
-    headings, rows, remarks, _ = score_table(reported.scores(3))
+    headings, rows, remarks, _ = score_table(reported("grounding:3"))
     assert headings[1:] == ["RTE", "JOCI", "PDTB", "SICK", "VUA", "VUAN", "Avg."]
     assert rows[0] == [
         "Albert-base (reported)",
@@ -35,15 +34,15 @@ def test_table_3_names_its_source() -> None:
 
 
 def test_tasks_have_the_classes_of_table_4() -> None:
-    for row in reported.task_sizes():
+    for row in reported("grounding:4", "task_sizes"):
         assert len(find_task(row["task"]).labels) == (row["labels"] or 0), row["task"]
 
 
 def test_tables_of_perplexity() -> None:
-    first = reported.perplexities(1)
+    first = reported("grounding:1", "perplexities")
     assert [row["reported"]["COCO"] for row in first] == [8.4, 4.6, 4.6, 4.0, 4.2]
     assert [row["run"] for row in first[:2]] == ["no image", "1 × EfficientNet-1280"]
-    rows = {row["run"]: row["reported"] for row in reported.perplexities(2)}
+    rows = {row["run"]: row["reported"] for row in reported("grounding:2", "perplexities")}
     assert len(rows) == 9
     assert rows["Transferred t2i"] == {"Wiki-BC": 41.6}
     assert rows["Associative (object-based), K 1"] == {"Wiki-BC": 9.0, "COCO": 35.6}

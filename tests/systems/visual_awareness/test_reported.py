@@ -6,7 +6,6 @@ import pytest
 
 from vgtools.io.errors import DataError
 from vgtools.reports.tables import reported, score_table
-from vgtools.systems.visual_awareness.reported import retrieval
 
 
 @pytest.mark.parametrize(
@@ -38,9 +37,3 @@ def test_the_table_has_the_papers_decimals(table: int, score: str) -> None:
 def test_other_tables_are_refused() -> None:
     with pytest.raises(DataError, match="visual-awareness:1, 2, 3"):
         reported("visual-awareness:5")
-
-
-def test_recall_of_section_4_1() -> None:
-    folds = retrieval()["folds"]
-    assert (folds["count"], folds["images"]) == (5, 1000)
-    assert folds["text_to_image"] == {"r10": 94.0}

@@ -20,6 +20,7 @@ from vgtools.io.files import write_manifest
 from vgtools.io.names import manifest_path
 from vgtools.models.encoder import as_encoder, save_pretrained
 from vgtools.models.seq2seq import GREEDY, SHAPES, new_seq2seq, shift_right, translate
+from vgtools.reports.tables import reported
 from vgtools.systems.visual_awareness.fusion import (
     Fusion,
     FusionConfig,
@@ -27,7 +28,6 @@ from vgtools.systems.visual_awareness.fusion import (
     has_fusion,
     save_fusion,
 )
-from vgtools.systems.visual_awareness.reported import TABLES, scores
 from vgtools.systems.visual_awareness.translation import FusedTranslator
 from vgtools.tasks.finetune import collate, with_images
 
@@ -255,10 +255,10 @@ def test_rows_that_lack_images_are_refused(
 
 def test_the_paper_s_numbers() -> None:
     """Source: Zhang et al. 2019, tables 1 to 3."""
-    assert tuple(TABLES["scores"]) == (1, 2, 3)
-    rows = {row["run"]: row["tasks"] for row in scores(1)}
+    found = {table: reported(f"visual-awareness:{table}") for table in (1, 2, 3)}
+    rows = {row["run"]: row["tasks"] for row in found[1]}
     assert rows["Transformer +VA, en-ro"] == {"translation": {"mean": 34.63}}
     assert rows["Transformer +VA, en-de"] == {"translation": {"mean": 27.83}}
-    gains = {table: scores(table)[-1]["tasks"] for table in (2, 3)}
+    gains = {table: found[table][-1]["tasks"] for table in (2, 3)}
     assert gains == {2: {"snli": {"mean": 91.2}}, 3: {"conll-2003": {"mean": 91.46}}}
-    assert all("Zhang et al. 2019, Table 3" in row["source"] for row in scores(3))
+    assert all("Zhang et al. 2019, Table 3" in row["source"] for row in found[3])

@@ -10,7 +10,6 @@ import pytest
 from tests.tiny.finetune import save_finetuned
 from vgtools.io.errors import DataError
 from vgtools.reports.tables import reported, score_table
-from vgtools.systems.visualbert.reported import heads
 from vgtools.tasks.compare import compare, read_rows
 
 
@@ -66,7 +65,7 @@ def test_table_7() -> None:
 
 
 def test_heads_are_those_of_section_3() -> None:
-    rows = heads()
+    rows = reported("visualbert:2", "heads")
     assert [(r["baseline"], r["accuracy"]) for r in rows[:2]] == [(17.33, 50.77), (19.59, 54.01)]
     assert [r["head"] for r in rows] == [
         None, "10-1", "11-11", "10-9", "5-1", "9-11", "11-11", "3-6", "4-9", "10-9", "9-11"

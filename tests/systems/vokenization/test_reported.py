@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from vgtools.systems.vokenization.reported import corpora, scores
+from vgtools.reports.tables import reported
 from vgtools.tasks.predictions import headline
 from vgtools.tasks.table import TABLE_2, find_task
 
 
 def test_the_paper_s_averages_follow_from_its_own_numbers() -> None:
-    for record in scores(2):
+    for record in reported("vokenization:2"):
         named = {
             name: dict.fromkeys(find_task(name).metrics, cell["mean"])
             if not name.startswith("squad")
@@ -29,7 +29,7 @@ def test_the_paper_s_averages_follow_from_its_own_numbers() -> None:
     ("table", "rows", "last"), [(3, 7, 82.3), (4, 3, 31.8), (5, 4, 82.6), (6, 6, 82.6)]
 )
 def test_tables_of_the_paper(table: int, rows: int, last: float) -> None:
-    found = scores(table)
+    found = reported(f"vokenization:{table}")
     assert (len(found), found[-1]["tasks"]["mnli"]["mean"], found[-1]["average"]) == (
         rows,
         last,
@@ -39,7 +39,7 @@ def test_tables_of_the_paper(table: int, rows: int, last: float) -> None:
 
 
 def test_corpora_of_table_1_are_marked() -> None:
-    rows = {row["corpus"]: row for row in corpora()}
+    rows = {row["corpus"]: row for row in reported("vokenization:1", "corpora")}
     assert len(rows) == 6
     assert all(row["source"] == "reported in the paper" for row in rows.values())
     assert (rows["Wiki103"]["jsd_1"], rows["Wiki103"]["grounding_ratio"]) == (0.01, 0.266)

@@ -8,14 +8,12 @@ import pytest
 
 from vgtools.io.errors import DataError
 from vgtools.reports.tables import reported, score_table
-from vgtools.systems.vokenization import reported as vokenization
-from vgtools.systems.xdbert import reported as own
 
 
 def by_run(table: int) -> dict[str, dict[str, Any]]:
     return {
         row["run"]: {task: cell["mean"] for task, cell in row["tasks"].items()}
-        for row in own.scores(table)
+        for row in reported(f"xdbert:{table}")
     }
 
 
@@ -44,14 +42,14 @@ def test_the_gains_that_the_text_claims() -> None:
             assert first[f"XD{student}"][task] > first[student][task], (student, task)
     assert first["XDELECTRA-l"]["commonlit"] < first["ELECTRA-l"]["commonlit"]
     assert by_run(3)["MLM+MATCH+CLIPTC (proposed)"]["rte"] == first["XDBERT-b"]["rte"]
-    (rte, *_) = own.examples(4)
+    (rte, *_) = reported("xdbert:4", "examples")
     assert round(100 * rte["accumulated"] / rte["seeds"][0] / rte["examples"], 2) == rte["percent"]
 
 
 def test_table_7_is_table_3_of_vokenization() -> None:
     """Beside a name and an order of rows, the copies agree."""
     copied = sorted(tuple(row.values()) for row in by_run(7).values())
-    source = {row["run"]: row["tasks"] for row in vokenization.scores(3)}
+    source = {row["run"]: row["tasks"] for row in reported("vokenization:3")}
     first = [r for name, r in source.items() if not name.startswith(("BERT", "ViLBERT"))]
     rows = [*first, source["BERT base"]]
     assert copied == sorted(tuple(cell["mean"] for cell in row.values()) for row in rows)
@@ -70,7 +68,7 @@ def test_other_tables_have_names() -> None:
         0.4645,
         0.3569,
     ]
-    assert reported("2", "pwcca") == own.pwcca(2)
+    assert reported("2", "pwcca") == reported("xdbert:2", "pwcca")
     sizes = {row["model"]: row for row in reported("xdbert:6", "sizes")}
     assert sizes["XELECTRA-l"]["parameters"] == 442_671_617
     assert reported("xdbert:4", "sizes")[2]["max_length"] == 77

@@ -116,15 +116,14 @@ def report(
     Raises:
         DataError: nothing was found, or the probe ended early, after all is printed.
     """
-    from vgtools.reports import probes
-    from vgtools.reports.tables import show
-    from vgtools.systems.visualbert.reported import heads
+    from vgtools.reports import probes, tables
 
     if not found.count:
         left_out = f"no usable captions or texts; {_left_out(found.skipped)}"
         raise found.failure or DataError(left_out, settings.path)
     records = found.records(settings.names(), settings.select_on)
-    records[-1:-1] = heads() if reported else []  # the last record sums up
+    if reported:
+        records[-1:-1] = tables.reported("visualbert:2", "heads")  # the last record sums up
     fault: DataError | None = None
     if folder is not None:
         config = settings.config()
@@ -132,7 +131,7 @@ def report(
             probes.save_findings(folder, found, records, config, inputs, images, say(runtime))
         except DataError as error:  # such as a full disk: the results still go to stdout
             fault = error
-    show(records, probes.results(records), as_markdown=False)
+    tables.show(records, probes.results(records), as_markdown=False)
     if +found.skipped:
         say(runtime)(_left_out(found.skipped))
     if folder is not None and fault is None:
