@@ -24,6 +24,7 @@ PLACES = (
     "vgtools/**/*.py",
     "vgtools/**/*.html",
     "vgtools/**/*.js",
+    "vgtools/commands/help/*.txt",
     "man/*.py",
     "man/*.1",
     "man/*.md",

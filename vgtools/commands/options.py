@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from vgtools.commands.topics import FIRST, Topic
+from vgtools.commands.topics import FIRST, Topic, page
 from vgtools.io.errors import DataError, Exit, file_error, plain
 from vgtools.io.own import make_folder
 from vgtools.io.remote import stay_offline
@@ -50,25 +50,7 @@ def File(text: str, *names: str, **more: Any) -> Any:
 
 
 # Where shards are written; the flags are named as in `TextTarget`.
-SHARDS = Topic(
-    "shards",
-    """
-    An output in shards, which many processes make, or a Ray cluster.
-
-    With -o X.jsonl/ or -o X.npy/ the output is a folder of shards, with the same lines as the file:
-    a kill costs one shard, and the same command in any number of processes, on one machine or many,
-    each with a --shard I/N of its own or without, makes those that are missing; over a complete
-    folder it compares hashes, and makes damaged shards again. Every command reads the folder as the
-    file. --ray makes the shards on a Ray cluster. Texts and folders may be URLs, s3:// for example,
-    whose shards are not read again.
-
-    Examples:
-
-        vg vokenize wiki/*.txt --index vg.faiss -o vokens.npy/ --shard 3/64
-
-        vg vokenize wiki/*.txt --index vg.faiss -o vokens.npy/ --ray auto
-    """,
-)
+SHARDS = Topic("shards", page("shards"))
 
 TEXT = Argument("TEXT", '.txt, .jsonl with "text", TABLE#COLUMN, .gz, .zst, or - for stdin.')
 Captions = Annotated[

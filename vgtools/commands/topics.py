@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -40,6 +41,11 @@ class Topic(str):
 
 
 FIRST = Topic("")  # A field with it is on the first screen, whatever the topic of its dataclass.
+
+
+def page(name: str) -> str:
+    """Return the page of a topic: COMMAND.TOPIC, or a topic that several commands have."""
+    return Path(__file__).with_name("help").joinpath(f"{name}.txt").read_text("utf-8")
 
 
 def marked(text: str) -> str:

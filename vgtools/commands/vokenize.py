@@ -25,7 +25,7 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.commands.signature import flags
-from vgtools.commands.topics import FIRST, Topic
+from vgtools.commands.topics import FIRST, Topic, page
 from vgtools.io.errors import amount
 from vgtools.io.remote import all_of, local
 from vgtools.io.settings import count, file, value
@@ -104,33 +104,7 @@ class Control:
     seed: Annotated[Seed, FIRST] = 0
 
 
-CONTROL = Topic(
-    "control",
-    """
-    Labels without a matcher: controls for vokens.
-
-    term-frequency: drawn by how often captions of an image contain the token (the paper's): without
-    the context of a word.
-
-    centroid: the photo nearest to the mean feature of the photos whose captions contain the token:
-    without context and without a text encoder. With --permute-images also without the photos of the
-    word: labels still group words that share captions.
-
-    frequent: the N most frequent tokens have a label of their own, other tokens none: without
-    photos. N is the size of the bank.
-
-    random: a label at random per token: without the word itself.
-
-    vg prepare clusters makes labels with context and a text encoder, but without photos.
-
-    Examples:
-
-        vg vokenize wiki.txt --index vg.faiss --control term-frequency --captions captions.jsonl
-
-        vg vokenize wiki.txt --index vg.faiss --control centroid --captions captions.jsonl \
-          --feats feats.npy
-    """,
-)
+CONTROL = Topic("control", page("vokenize.control"))
 
 
 @flags

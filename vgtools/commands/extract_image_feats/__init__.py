@@ -24,7 +24,7 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.commands.signature import flags
-from vgtools.commands.topics import FIRST, Topic
+from vgtools.commands.topics import FIRST, Topic, page
 from vgtools.io.errors import amount
 from vgtools.io.inputs import Inputs
 from vgtools.io.remote import all_of, file_size
@@ -52,45 +52,8 @@ class FeatureFile(ShardTarget):
     )
 
 
-SHARDS = Topic(
-    "shards",
-    """
-    Features in shards, which many processes make, or a Ray cluster.
-
-    With -o X.npy/ the output is a folder of shards, which any number of processes make, on one
-    machine or many, each with a --shard I/N of its own or without: one for each tar, and parts of
-    everything else. In shards of regions "start" counts the rows of the shard. Tars, lists, the
-    images that a list names, and folders of shards may be at URLs (s3:// by vgtools[s3]); the store
-    is asked for the size of each image that a list names, which tars spare.
-
-    Examples:
-
-        vg extract-image-feats cc12m/*.tar -o cc12m.npy/ --shard 0/8
-
-        vg extract-image-feats 's3://bucket/cc12m/*.tar' -o s3://bucket/cc12m.npy/
-    """,
-)
-REGIONS = Topic(
-    "regions",
-    """
-    One row for each box of an image, not for each image.
-
-    With --regions or --detector there is one row for each box: X.npy, and X.regions.jsonl with
-    boxes, confidences and labels. The backbone then sees the whole image, resized without a crop; a
-    row is the mean of its last feature map inside the box (RoI-align). With --cut it sees each box
-    by itself, resized to --picture pixels per side, as in R-CNN; one forward pass per region, of
-    which --batch-size go together. Boxes of several sources follow one another. A box without a
-    confidence (an annotation, the grid) gets a placeholder computed from its size and place. Boxes
-    follow the size of the photo if their file states theirs; one that leaves the image or has no
-    area stops the command, or is noted and left out with --on-error skip.
-
-    Examples:
-
-        vg extract-image-feats images.jsonl --regions phrases.jsonl --regions grid -o regions.npy
-
-        vg extract-image-feats photos/ --detector fasterrcnn_resnet50_fpn_v2.safetensors
-    """,
-)
+SHARDS = Topic("shards", page("extract-image-feats.shards"))
+REGIONS = Topic("regions", page("extract-image-feats.regions"))
 
 
 @flags

@@ -24,7 +24,7 @@ from vgtools.commands.options import (
     refuse_if,
     run_folder,
 )
-from vgtools.commands.topics import FIRST, Topic
+from vgtools.commands.topics import FIRST, Topic, page
 from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
@@ -36,19 +36,7 @@ AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 Valid = Annotated[
     list[str] | None, File("Evaluate on this file, masks fixed; repeatable.", "--valid")
 ]
-TRAINING = Topic(
-    "training",
-    """
-    How the model learns: rates, numbers, memory, processes, and when it is saved.
-
-    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it, and after one is lost any number of them resumes the run.
-
-    Examples:
-
-        torchrun --nproc-per-node 4 -m vgtools pretrain vokens.npy --encoder run -o run.vokens
-    """,
-)
+TRAINING = Topic("training", page("pretrain.training"))
 GradientCheckpointing = Annotated[
     bool, Flag("--gradient-checkpointing", help="Less memory, more time."), TRAINING
 ]

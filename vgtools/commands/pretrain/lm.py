@@ -34,23 +34,10 @@ from vgtools.commands.pretrain.flags import (
     settle,
 )
 from vgtools.commands.signature import flags
-from vgtools.commands.topics import Topic
+from vgtools.commands.topics import Topic, page
 from vgtools.systems.vokenization import objectives
 
-VOKENS = Topic(
-    "vokens",
-    """
-    Which vokens are learned, their controls, and how rows are packed into blocks.
-
-    --also learns a second set of labels next to them, for example clusters of the text encoder's
-    states, by a head and with a weight (--weight also=1) of its own. Its tokens must be the
-    inputs'; a --control replaces the vokens alone, and --valid measures the vokens alone.
-
-    Examples:
-
-        vg pretrain vokens.npy --also clusters.npy --encoder run -o run.both
-    """,
-)
+VOKENS = Topic("vokens", page("pretrain.vokens"))
 
 
 def _losses() -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from vgtools.commands.options import (
     run_folder,
 )
 from vgtools.commands.signature import flags
-from vgtools.commands.topics import Topic
+from vgtools.commands.topics import Topic, page
 from vgtools.commands.train_matcher.flags import (
     Presets,
     Validation,
@@ -41,21 +41,7 @@ RECIPE = Topic(
     "recipe",
     "The retriever and its training: by default the recipe that measured best.",
 )
-BACKBONE = Topic(
-    "backbone",
-    """
-    An image network that learns with the retriever.
-
-    With --backbone the image network also learns, from random crops of the photos themselves, and
-    the run holds it as backbone/: vg extract-image-feats -b RUN/backbone --pooling none --picture N
-    makes the feature maps for the index.
-
-    Examples:
-
-        vg train-matcher visual-awareness captions.jsonl images.jsonl --preset paper \\
-          --words skip-thoughts/ --backbone resnet152.tv_in1k --valid-split val -o retriever.paper
-    """,
-)
+BACKBONE = Topic("backbone", page("train-matcher.backbone"))
 
 
 @dataclass(frozen=True, kw_only=True)
