@@ -397,7 +397,7 @@ def test_queries_are_held_in_blocks_and_nothing_else_changes(
     whole = worker(texts)
     sizes = [len(part.places) for part in worker.embed(worker.tokenize(texts))]
     assert sizes == [len(whole.vokens)]
-    monkeypatch.setattr(system, "_HELD", 100)
+    monkeypatch.setattr(system, "_HELD", 100 * 4 * chosen.matcher.config.dim)
     parts = list(worker.embed(worker.tokenize(texts)))
     # A block ends with the pack that fills it, and a pack has at least one segment: the memory
     # for queries is bounded by both.

@@ -57,7 +57,7 @@ from vgtools.text.tokens import (
 from vgtools.text.vokens import VokenWriter
 
 _SEARCH = 16384  # queries per call: a call costs little, and a stop is noticed between calls
-_HELD = 1 << 18  # queries held at a time: more than the tokens of a usual window
+_HELD = 1 << 28  # bytes of queries held at a time: more than a usual window's
 _SAMPLE = 128  # sentences on which the agreement of a low-precision encoder is measured
 
 
@@ -288,6 +288,7 @@ class Vokenizer:
         matcher = self.matcher.matcher
         pieces = segment(tokens.starts, self.matcher.encoder.max_tokens)
         by_token = matcher.config.level == "token"
+        most = _HELD // (4 * matcher.config.dim)
         held = list[VokenQueries]()
         for hidden in self.encoder(tokens.ids, pieces.starts, pieces.lengths):
             self._check()
@@ -304,7 +305,7 @@ class Vokenizer:
                 vectors = matcher.embed_sentences(hidden.first)
                 owner = np.repeat(np.arange(len(lengths)), lengths)[kept]
             held.append(VokenQueries(vectors, owner, places[kept]))
-            if sum(len(part.places) for part in held) >= _HELD:
+            if sum(len(part.places) for part in held) >= most:
                 yield _joined(held)
                 held = []
         if held:
