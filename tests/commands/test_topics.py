@@ -112,14 +112,27 @@ def test_no_help_is_long(words: str, topic: str | None, capsys: pytest.CaptureFi
     assert 0 < len(shown) <= MOST_FLAGS, "move flags that few need to a topic (commands/topics.py)"
 
 
+def named(words: str) -> Any:
+    """Return the command of these words after `vg`."""
+    command = application()
+    for word in words.split():
+        command = command.commands[word]
+    return command
+
+
+def test_each_flag_has_a_help() -> None:
+    """It is in the docstring that declares it, where a missing entry would not show."""
+    for words, name in parts():
+        if name is None:
+            silent = [one.name for one in named(words).params if not getattr(one, "help", "")]
+            assert not silent, words
+
+
 def test_a_topic_has_a_summary_and_a_page_of_its_own() -> None:
     for words, name in parts():
         if name is None:
             continue
-        command = application()
-        for word in words.split():
-            command = command.commands[word]
-        about = command.topics()[name].about
+        about = named(words).topics()[name].about
         assert about.partition("\n")[0].endswith("."), (words, name)
         assert name.isalpha()
         assert name.islower()

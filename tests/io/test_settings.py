@@ -11,20 +11,32 @@ from vgtools.io.settings import configured, count, declared, entries, file, pres
 
 @dataclass(frozen=True, kw_only=True)
 class Fast:
-    """Settings, three of them with a value in the preset `paper`."""
+    """Settings, three of them with a value in the preset `paper`.
 
-    rate: float = value(0.1, "Rate", "--rate", "-r", min=0, presets={"paper": 0.5, "text": 2.0})
-    steps: int = count(..., "Steps", 2, presets={"paper": 7})
-    shape: str | None = file("x", "Shape", presets={"paper": None})
+    Attributes:
+        rate: Rate.
+        steps: Steps, which are many, so that this text is wrapped: its second line is indented, and
+            belongs to it.
+        shape: Shape.
+        plain: No setting.
+    """
+
+    rate: float = value(0.1, "--rate", "-r", min=0, presets={"paper": 0.5, "text": 2.0})
+    steps: int = count(..., least=2, presets={"paper": 7})
+    shape: str | None = file("x", presets={"paper": None})
     plain: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slow(Fast):
-    """Another default, another declaration."""
+    """Another default, another declaration, another help.
+
+    Attributes:
+        steps: Its steps.
+    """
 
     rate: float = 0.01
-    shape: str | None = file(None, "Its shape.")
+    shape: str | None = file(None, f"Its {'shape'}.")
 
 
 def test_a_field_has_a_default_or_must_be_given() -> None:
@@ -45,7 +57,11 @@ def test_a_subclass_with_another_default_keeps_the_declaration() -> None:
 
 def test_the_help_has_the_value_of_the_paper() -> None:
     helps = [declared(Fast, name)["help"] for name in ("rate", "steps", "shape")]
-    assert helps == ["Rate (paper: 0.5).", "Steps (paper: 7).", "Shape."]
+    wrapped = "which are many, so that this text is wrapped: its second line is indented, and"
+    steps = f"Steps, {wrapped} belongs to it (paper: 7)."
+    assert helps == ["Rate (paper: 0.5).", steps, "Shape."]
+    assert declared(Slow, "rate")["help"] == "Rate (paper: 0.5)."
+    assert declared(Slow, "steps")["help"] == "Its steps (paper: 7)."
 
 
 def test_what_the_data_decide_comes_first() -> None:

@@ -20,21 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedWordFlags:
-    """Further measures, with a parser."""
+    """Further measures, with a parser.
 
-    parser: str | None = value(
-        None,
-        "Adds recall by part of speech: builtin:spacy-sm, a spaCy model, or a .conllu "
-        "file of CAPTIONS' split, then the first caption of each photo in --phrases, then "
-        "--text.",
-        metavar="REF",
-    )
-    phrases: str | None = file(
-        None, "Rows of vg prepare flickr30k-entities: adds concept hit of the nouns in phrases."
-    )
-    text: str | None = file(None, "Text: adds which photos of --bank-split its words get.")
-    lines: int = count(2000, "Lines of --text, empty ones not counted.")
-    bank_split: str = value("train", "Split of the photos for --text.", metavar="NAME")
+    Attributes:
+        parser: Adds recall by part of speech: builtin:spacy-sm, a spaCy model, or a .conllu file of
+            CAPTIONS' split, then the first caption of each photo in --phrases, then --text.
+        phrases: Rows of vg prepare flickr30k-entities: adds concept hit of the nouns in phrases.
+        text: Text: adds which photos of --bank-split its words get.
+        lines: Lines of --text, empty ones not counted.
+        bank_split: Split of the photos for --text.
+    """
+
+    parser: str | None = value(None, metavar="REF")
+    phrases: str | None = file(None)
+    text: str | None = file(None)
+    lines: int = count(2000)
+    bank_split: str = value("train", metavar="NAME")
 
 
 @flags

@@ -84,69 +84,81 @@ AsSplit = Annotated[str | None, Value("NAME", 'Write NAME as the "split" of ever
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """Where a command computes and how much it prints; nothing that decides its output."""
+    """Where a command computes and how much it prints; nothing that decides its output.
 
-    device: str = value(
-        "auto", "cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.", metavar="NAME"
-    )
+    Attributes:
+        device: cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.
+    """
+
+    device: str = value("auto", metavar="NAME")
     offline: Offline = False
     quiet: Quiet = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where a command writes."""
+    """Where a command writes.
 
-    output: str = file("-", "File to write; the same command resumes it. - is stdout.")
+    Attributes:
+        output: File to write; the same command resumes it. - is stdout.
+    """
+
+    output: str = file("-")
     restart: Restart = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardTarget(Target):
-    """Where a command writes that can write shards: a file, or a folder if the name ends in /."""
+    """Where a command writes that can write shards: a file, or a folder if the name ends in /.
 
-    output: str = file(
-        "-",
-        "File to write; the same command resumes it. - is stdout. X/ with the suffix of"
-        " a file is a folder of shards, for many processes.",
-        topic=FIRST,
-    )
+    Attributes:
+        output: File to write; the same command resumes it. - is stdout. X/ with the suffix of a
+            file is a folder of shards, for many processes.
+        shard: With -o X/: only every N-th shard from number I on, 0 to N-1.
+        shard_size: Bytes of input per shard.
+        ray: Make the shards on a Ray cluster: auto, local or HOST:PORT.
+    """
+
+    output: str = file("-", topic=FIRST)
     restart: Annotated[Restart, FIRST] = False
-    shard: str | None = value(
-        None, "With -o X/: only every N-th shard from number I on, 0 to N-1.", metavar="I/N"
-    )
-    shard_size: int | None = count(
-        None, "Bytes of input per shard.", show_default="some minutes of work"
-    )
-    ray: str | None = value(
-        None, "Make the shards on a Ray cluster: auto, local or HOST:PORT.", metavar="ADDRESS"
-    )
+    shard: str | None = value(None, metavar="I/N")
+    shard_size: int | None = count(None, show_default="some minutes of work")
+    ray: str | None = value(None, metavar="ADDRESS")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTarget(ShardTarget):
-    """Where a command writes the output that it makes of texts."""
+    """Where a command writes the output that it makes of texts.
 
-    workers: int | None = count(
-        None, "With --ray: the most workers.", show_default="one per GPU or core"
-    )
+    Attributes:
+        workers: With --ray: the most workers.
+    """
+
+    workers: int | None = count(None, show_default="one per GPU or core")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder(Target):
-    """Where a command writes a run."""
+    """Where a command writes a run.
 
-    output: str = value(..., "Run folder; the same command resumes it.", metavar="DIR")
+    Attributes:
+        output: Run folder; the same command resumes it.
+    """
+
+    output: str = value(..., metavar="DIR")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """How a command treats items that it cannot use."""
+    """How a command treats items that it cannot use.
 
-    on_error: Literal["fail", "skip"] = value(
-        "fail", "Stop at the first bad item, or note it in X.errors.jsonl and continue."
-    )
-    max_errors: int | None = count(None, "With skip: give up after more than N bad items.", 0)
+    Attributes:
+        on_error: Stop at the first bad item, or note it in X.errors.jsonl and continue.
+        max_errors: With skip: give up after more than N bad items.
+    """
+
+    on_error: Literal["fail", "skip"] = value("fail")
+    max_errors: int | None = count(None, least=0)
 
     def tally(self) -> Tally:
         """Return a new count of the items that are left out."""
@@ -160,49 +172,50 @@ class Optimizer:
     """How a model learns; a system's subclass holds its paper's values.
 
     The fields are the entries of `run.json`, in its order.
+
+    Attributes:
+        epochs: Passes over the input.
+        steps: Steps in total, instead of --epochs.
+        batch_size: Items per step, over all processes.
+        micro_batch: Items per forward pass and process; a step accumulates several.
+        lr: Highest learning rate of AdamW.
+        warmup: Steps of warm-up; below 1, their share of all steps.
+        schedule: Learning rate after the warm-up.
+        weight_decay: On matrices; not on biases and norms.
+        clip: Clip gradients to this norm; 0 disables clipping.
+        dtype: bfloat16: matrix products only, weights stay float32.
+        gradients: Precision in which processes send gradients to one another; bfloat16 halves the
+            bytes. One process sends none.
     """
 
-    epochs: int | None = count(None, "Passes over the input.", topic=FIRST)
-    steps: int | None = count(None, "Steps in total, instead of --epochs.")
-    batch_size: int = count(..., "Items per step, over all processes.", topic=FIRST)
-    micro_batch: int | None = count(
-        None,
-        "Items per forward pass and process; a step accumulates several.",
-        show_default="--batch-size",
-    )
-    lr: float = value(..., "Highest learning rate of AdamW.", metavar="RATE", min=0, topic=FIRST)
-    warmup: float = value(
-        ..., "Steps of warm-up; below 1, their share of all steps.", metavar="N", min=0
-    )
-    schedule: Literal["linear", "cosine", "constant"] = value(
-        "linear", "Learning rate after the warm-up."
-    )
-    weight_decay: float = value(
-        0.01, "On matrices; not on biases and norms.", metavar="RATE", min=0
-    )
-    clip: float = value(
-        1.0, "Clip gradients to this norm; 0 disables clipping.", metavar="NORM", min=0
-    )
-    dtype: Literal["float32", "bfloat16"] = value(
-        "float32", "bfloat16: matrix products only, weights stay float32."
-    )
-    gradients: Literal["float32", "bfloat16"] = value(
-        "float32",
-        "Precision in which processes send gradients to one another; bfloat16 halves the "
-        "bytes. One process sends none.",
-    )
+    epochs: int | None = count(None, topic=FIRST)
+    steps: int | None = count(None)
+    batch_size: int = count(..., topic=FIRST)
+    micro_batch: int | None = count(None, show_default="--batch-size")
+    lr: float = value(..., metavar="RATE", min=0, topic=FIRST)
+    warmup: float = value(..., metavar="N", min=0)
+    schedule: Literal["linear", "cosine", "constant"] = value("linear")
+    weight_decay: float = value(0.01, metavar="RATE", min=0)
+    clip: float = value(1.0, metavar="NORM", min=0)
+    dtype: Literal["float32", "bfloat16"] = value("float32")
+    gradients: Literal["float32", "bfloat16"] = value("float32")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """How often training reports, evaluates and saves."""
+    """How often training reports, evaluates and saves.
 
-    log_every: int = count(50, "Steps between records.")
-    eval_every: int | None = count(None, "Steps between evaluations.", show_default="an epoch")
-    checkpoint_steps: int | None = count(
-        None, "Steps between checkpoints, in addition to --checkpoint-minutes."
-    )
-    checkpoint_minutes: float = value(10.0, "Minutes between checkpoints.", metavar="N", min=0)
+    Attributes:
+        log_every: Steps between records.
+        eval_every: Steps between evaluations.
+        checkpoint_steps: Steps between checkpoints, in addition to --checkpoint-minutes.
+        checkpoint_minutes: Minutes between checkpoints.
+    """
+
+    log_every: int = count(50)
+    eval_every: int | None = count(None, show_default="an epoch")
+    checkpoint_steps: int | None = count(None)
+    checkpoint_minutes: float = value(10.0, metavar="N", min=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,27 +223,34 @@ class TaskFiles:
     """The files of a downstream task, where they are not in its folder under their names.
 
     The fields are arguments of `vgtools.tasks.table.find_splits`.
+
+    Attributes:
+        train: Train on FILE instead of DATA's.
+        dev: Evaluate on FILE instead of DATA's.
+        test: Also predict FILE, labelled or not.
+        no_test: Ignore DATA's test files.
     """
 
-    train: str | None = file(None, "Train on FILE instead of DATA's.")
-    dev: str | None = file(None, "Evaluate on FILE instead of DATA's.")
-    test: str | None = file(None, "Also predict FILE, labelled or not.")
-    no_test: bool = value(False, "Ignore DATA's test files.")
+    train: str | None = file(None)
+    dev: str | None = file(None)
+    test: str | None = file(None)
+    no_test: bool = value(False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroundingFlags:
-    """Words that are visually grounded."""
+    """Words that are visually grounded.
 
-    grounding: str | None = file(
-        None, "Captions, or a list of vg stats --grounded-types: decide which words are grounded."
-    )
-    tokenizer: str = value(
-        "words", "With --grounding: definition of a token, as in vg stats.", metavar="REF"
-    )
-    grounded_above: int = count(
-        100, "A type is grounded if captions contain it more than N times.", 0
-    )
+    Attributes:
+        grounding: Captions, or a list of vg stats --grounded-types: decide which words are
+            grounded.
+        tokenizer: With --grounding: definition of a token, as in vg stats.
+        grounded_above: A type is grounded if captions contain it more than N times.
+    """
+
+    grounding: str | None = file(None)
+    tokenizer: str = value("words", metavar="REF")
+    grounded_above: int = count(100, least=0)
 
     def types(self, offline: bool) -> tuple[Vocabulary, frozenset[str]] | None:
         """Return the vocabulary and its grounded types; None without --grounding."""

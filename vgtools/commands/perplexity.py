@@ -29,30 +29,26 @@ _KINDS = ("own", "found", "other", "random", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The images that grounded models are shown."""
+    """The images that grounded models are shown.
+
+    Attributes:
+        pictures: Images that grounded runs see: own (that a row names), found (by its words), other
+            (another text's), random, none; repeatable.
+        feats: Features of images; repeatable, a run takes its own.
+        regions: Regions of images, for runs that were trained with them.
+        index: Index by words; repeatable, a run takes its own.
+        query: Words that images are found by: those shown, or all (a control).
+        tagger: Finds nouns, for object.
+    """
 
     pictures: list[str] | None = value(
-        None,
-        "Images that grounded runs see: own (that a row names), found (by its words), "
-        "other (another text's), random, none; repeatable.",
-        metavar="KIND",
-        show_default="the kind that the run was trained with",
+        None, metavar="KIND", show_default="the kind that the run was trained with"
     )
-    feats: list[str] | None = value(
-        None, "Features of images; repeatable, a run takes its own.", metavar="X.npy"
-    )
-    regions: str | None = value(
-        None, "Regions of images, for runs that were trained with them.", metavar="X.npy"
-    )
-    index: list[str] | None = file(None, "Index by words; repeatable, a run takes its own.")
-    query: Literal["masked", "whole"] | None = value(
-        None,
-        "Words that images are found by: those shown, or all (a control).",
-        show_default="as the run was trained",
-    )
-    tagger: str | None = value(
-        None, "Finds nouns, for object.", metavar="NAME", show_default="the run's"
-    )
+    feats: list[str] | None = value(None, metavar="X.npy")
+    regions: str | None = value(None, metavar="X.npy")
+    index: list[str] | None = file(None)
+    query: Literal["masked", "whole"] | None = value(None, show_default="as the run was trained")
+    tagger: str | None = value(None, metavar="NAME", show_default="the run's")
 
 
 @flags

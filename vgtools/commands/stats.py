@@ -40,14 +40,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelVectorFlags:
-    """Words as the labels of their tokens."""
+    """Words as the labels of their tokens.
 
-    vectors: str | None = value(
-        None,
-        "With one --vokens: also write words as vectors of their tokens' vokens, for vg measure.",
-        metavar="X.npy",
-    )
-    least: int = count(1, "With --vectors: leave out words with fewer tokens.")
+    Attributes:
+        vectors: With one --vokens: also write words as vectors of their tokens' vokens, for vg
+            measure.
+        least: With --vectors: leave out words with fewer tokens.
+    """
+
+    vectors: str | None = value(None, metavar="X.npy")
+    least: int = count(1)
 
 
 _Show = Callable[[Sequence[dict[str, Any]]], "Table"]
@@ -55,35 +57,43 @@ _Show = Callable[[Sequence[dict[str, Any]]], "Table"]
 
 @dataclass(frozen=True, kw_only=True)
 class GroundedTypeFlags:
-    """Which types are visually grounded, and of which tokens the ratio is."""
+    """Which types are visually grounded, and of which tokens the ratio is.
+
+    Attributes:
+        captions: Captions that define the grounded types.
+        grounded_above: A type is grounded if captions contain it more than N times.
+        without_stop_words: Grounding ratio of the tokens that are neither stop words nor
+            punctuation (XDBERT), not of all tokens.
+        punctuation: Punctuation marks can be grounded types, as the paper's figures suggest.
+        stop_words: Stop words, one per line; nltk: NLTK's list.
+        grounded_types: Print the grounded types with their counts instead.
+    """
 
     captions: str | None = file(
-        None, "Captions that define the grounded types.", "--captions", "-c"
+        None,
+        "--captions",
+        "-c",
     )
-    grounded_above: int = count(
-        100, "A type is grounded if captions contain it more than N times.", 0
-    )
-    without_stop_words: bool = value(
-        False,
-        "Grounding ratio of the tokens that are neither stop words nor punctuation "
-        "(XDBERT), not of all tokens.",
-    )
-    punctuation: bool = value(
-        False, "Punctuation marks can be grounded types, as the paper's figures suggest."
-    )
-    stop_words: str | None = file(
-        None, "Stop words, one per line; nltk: NLTK's list.", show_default="English ones"
-    )
-    grounded_types: bool = value(False, "Print the grounded types with their counts instead.")
+    grounded_above: int = count(100, least=0)
+    without_stop_words: bool = value(False)
+    punctuation: bool = value(False)
+    stop_words: str | None = file(None, show_default="English ones")
+    grounded_types: bool = value(False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the corpora are shown."""
+    """How the corpora are shown.
 
-    reported: bool = value(False, "Add the rows of the paper's Table 1, marked as such.")
-    table: bool = value(False, "Print the table of corpora as markdown, also into a pipe.")
-    plot: str | None = value(None, "Draw the table of corpora.", metavar="FILE.svg")
+    Attributes:
+        reported: Add the rows of the paper's Table 1, marked as such.
+        table: Print the table of corpora as markdown, also into a pipe.
+        plot: Draw the table of corpora.
+    """
+
+    reported: bool = value(False)
+    table: bool = value(False)
+    plot: str | None = value(None, metavar="FILE.svg")
 
 
 @flags

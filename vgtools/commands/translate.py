@@ -34,15 +34,20 @@ _WINDOW = 2048  # lines that are sorted by length together
 
 @dataclass(frozen=True, kw_only=True)
 class BeamSearchFlags:
-    """How translations are searched."""
+    """How translations are searched.
 
-    beams: int = count(4, "Beams of the search; 1 is greedy.")
-    length_penalty: float = value(
-        0.6, "Log probabilities are divided by the length to this power.", metavar="NUMBER"
-    )
-    longer: int = count(50, "Tokens by which a translation may be longer than its source.", 0)
+    Attributes:
+        beams: Beams of the search; 1 is greedy.
+        length_penalty: Log probabilities are divided by the length to this power.
+        longer: Tokens by which a translation may be longer than its source.
+        dtype: Numbers of matrix products.
+    """
+
+    beams: int = count(4)
+    length_penalty: float = value(0.6, metavar="NUMBER")
+    longer: int = count(50, least=0)
     batch_size: BatchSize = 64
-    dtype: Literal["float32", "bfloat16"] = value("float32", "Numbers of matrix products.")
+    dtype: Literal["float32", "bfloat16"] = value("float32")
 
 
 @flags

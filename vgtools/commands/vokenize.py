@@ -37,70 +37,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VokenSearchFlags:
-    """How vokens are searched."""
+    """How vokens are searched.
 
-    level: Literal["token", "sentence"] | None = value(
-        None, "Unit that is searched with; refused if the matcher was trained for the other."
-    )
-    k: int = value(
-        1,
-        "Images per token; above 1, vokens and scores are lists of N.",
-        "-k",
-        metavar="N",
-        min=1,
-        max=1000,
-    )
-    min_score: float | None = value(
-        None,
-        "Score below which a token gets no voken, -1.",
-        metavar="SCORE",
-    )
+    Attributes:
+        level: Unit that is searched with; refused if the matcher was trained for the other.
+        k: Images per token; above 1, vokens and scores are lists of N.
+        min_score: Score below which a token gets no voken, -1.
+        context_weight: Weight of the sentence next to the word itself: 0 looks at the word alone, 1
+            is the weight of training.
+        reading: A CLIP's token: own state, or word in 'a photo of a'.
+        matcher: The matcher's run, if not at the index's path to it.
+        batch_size: Tokens per encoder step; affects rounding only.
+    """
+
+    level: Literal["token", "sentence"] | None = value(None)
+    k: int = value(1, "-k", metavar="N", min=1, max=1000)
+    min_score: float | None = value(None, metavar="SCORE")
     context_weight: float | None = value(
         None,
-        "Weight of the sentence next to the word itself: 0 looks at the word alone, 1 is the "
-        "weight of training.",
         "--context",
         metavar="W",
         min=0,
         max=1000,
         show_default="the index's or the run's",
     )
-    reading: Literal["state", "word"] | None = value(
-        None,
-        "A CLIP's token: own state, or word in 'a photo of a'.",
-        show_default="word",
-    )
-    matcher: str | None = value(
-        None, "The matcher's run, if not at the index's path to it.", metavar="RUN"
-    )
+    reading: Literal["state", "word"] | None = value(None, show_default="word")
+    matcher: str | None = value(None, metavar="RUN")
     nprobe: NProbe = None
-    batch_size: int | None = count(None, "Tokens per encoder step; affects rounding only.")
+    batch_size: int | None = count(None)
     dtype: Dtype = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """How vokens are made instead."""
+    """How vokens are made instead.
 
-    control: Literal["term-frequency", "centroid", "frequent", "random"] | None = value(
-        None, "Give tokens labels without the matcher."
-    )
-    captions: list[str] | None = file(
-        None,
-        "With --control: captions of the bank's images; with frequent, a text whose tokens are "
-        "counted; repeatable.",
-    )
-    feats: str | None = value(
-        None, "With --control centroid: features of the bank's images.", metavar="X.npy"
-    )
-    permute_images: int | None = count(
-        None,
-        "With --control centroid: give every photo the captions of another, by this seed.",
-        0,
-    )
-    gamma: float = value(
-        0.01, "With --control term-frequency: temperature.", metavar="NUMBER", min=1e-3
-    )
+    Attributes:
+        control: Give tokens labels without the matcher.
+        captions: With --control: captions of the bank's images; with frequent, a text whose tokens
+            are counted; repeatable.
+        feats: With --control centroid: features of the bank's images.
+        permute_images: With --control centroid: give every photo the captions of another, by this
+            seed.
+        gamma: With --control term-frequency: temperature.
+    """
+
+    control: Literal["term-frequency", "centroid", "frequent", "random"] | None = value(None)
+    captions: list[str] | None = file(None)
+    feats: str | None = value(None, metavar="X.npy")
+    permute_images: int | None = count(None, least=0)
+    gamma: float = value(0.01, metavar="NUMBER", min=1e-3)
     seed: Annotated[Seed, FIRST] = 0
 
 

@@ -1,16 +1,25 @@
 """Settings, each declared once: type, default, help, limits, and the values of presets.
 
-A setting is a field of a frozen dataclass. `vgtools.commands.signature.flags` makes it a flag of a
-command, and its name is the key in `run.json`.
+A setting is a field of a frozen dataclass, with its help in the docstring of the class.
+`vgtools.commands.signature.flags` makes it a flag of a command, and its name is the key in
+`run.json`.
 
     @dataclass(frozen=True, kw_only=True)
     class Optimizer:
-        lr: float = value(1e-4, "Highest learning rate.", metavar="RATE", min=0)
+        '''How a model learns.
+
+        Attributes:
+            lr: Highest learning rate.
+        '''
+
+        lr: float = value(1e-4, metavar="RATE", min=0)
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -19,52 +28,67 @@ Config = TypeVar("Config")
 FIRST = ""  # topic of a setting that is on the first screen of a help
 
 
-def value(
-    default: Any, text: str, *names: str, presets: Mapping[str, Any] | None = None, **more: Any
-) -> Any:
+def value(default: Any, *texts: str, presets: Mapping[str, Any] | None = None, **more: Any) -> Any:
     """Return the field of a setting.
 
     Args:
         default: its value; `...` if it must be given.
-        text: its help; where the preset `paper` has a value, that is added, and a full stop.
-        *names: names of the flag, where it has a short name or is not called like the field.
+        *texts: names of the flag, which start with a dash, where it has a short name or is not
+            called like the field; and its help, if that is computed, not in the docstring.
         presets: its value by the name of a preset; None where the preset has no such setting.
         **more: other arguments of `typer.Option`, `metavar` or `min` for example, and the `topic`
             of its help.
     """
     default = dataclasses.MISSING if default is ... else default
-    about = {"names": names, "help": _with_paper(text, presets), "presets": presets or {}, **more}
+    names = tuple(text for text in texts if text.startswith("-"))
+    text = "".join(text for text in texts if not text.startswith("-"))
+    about = {"names": names, "help": text, "presets": presets or {}, **more}
     return dataclasses.field(default=default, metadata=about)
 
 
-def _with_paper(text: str, presets: Mapping[str, Any] | None) -> str:
-    """Return a help with the value of the preset `paper`, if there are presets."""
-    if presets is None:
-        return text
+def _help_of(kind: type[Any], name: str) -> str:
+    """Return the entry of a field in the docstring of the class that declares it."""
+    for base in kind.__mro__:
+        _, _, listed = inspect.cleandoc(base.__doc__ or "").partition("\nAttributes:\n")
+        found = re.search(rf"^ {{4}}{name}: (.+(?:\n {{8}}.+)*)", listed, re.M)
+        if found:
+            return " ".join(found[1].split())
+    return ""
+
+
+def _with_paper(text: str, presets: Mapping[str, Any]) -> str:
+    """Return a help with the value of the preset `paper`, if it has one."""
     paper = presets.get("paper")
+    if paper is None:
+        return text
     if isinstance(paper, bool):
         paper = "yes" if paper else "no"
     elif isinstance(paper, float):
         paper = f"{paper:g}"
-    return f"{text}." if paper is None else f"{text} (paper: {paper})."
+    return f"{text.removesuffix('.')} (paper: {paper})."
 
 
-def count(default: Any, text: str, least: int = 1, **more: Any) -> Any:
+def count(default: Any, text: str = "", least: int = 1, **more: Any) -> Any:
     """Return the field of a whole number from `least` on."""
     return value(default, text, metavar="N", min=least, **more)
 
 
-def file(default: Any, text: str, *names: str, **more: Any) -> Any:
+def file(default: Any, *texts: str, **more: Any) -> Any:
     """Return the field of a file's name."""
-    return value(default, text, *names, metavar="FILE", **more)
+    return value(default, *texts, metavar="FILE", **more)
 
 
 def declared(kind: type[Any], name: str) -> dict[str, Any]:
-    """Return the declaration of a setting, also where a subclass changes its default alone."""
+    """Return the declaration of a setting, also where a subclass changes its default alone.
+
+    Its `help` is the class's own, where the docstring has an entry for it; where the preset `paper`
+    has a value, that is added.
+    """
     for base in kind.__mro__:
         found = getattr(base, "__dataclass_fields__", {}).get(name)
         if found is not None and found.metadata:
-            return dict(found.metadata)
+            text = found.metadata["help"] or _help_of(kind, name)
+            return {**found.metadata, "help": _with_paper(text, found.metadata["presets"])}
     return {}
 
 

@@ -726,7 +726,7 @@ def _keep(run: TrainingRun, part: str, job: Job) -> None:
 
 
 def record_line(record: Mapping[str, Any]) -> str:
-    """Return a record as words to read: names with numbers of four digits, and what is true."""
+    """Return a record as words to read: numbers with four digits, flags by their names."""
     parts = list[str]()
     for name, value in record.items():
         if isinstance(value, Mapping):

@@ -17,12 +17,15 @@ Split = Annotated[str, Value("NAME", "Compare scores of this split; test needs l
 
 @dataclass(frozen=True, kw_only=True)
 class GroundedTasks(GroundingFlags):
-    """How much of each task's text is visually grounded."""
+    """How much of each task's text is visually grounded.
 
-    text: list[str] | None = value(
-        None, "With --grounding: a task's text, if not the run's data.", metavar="TASK=FILE"
-    )
-    plot: str | None = file(None, "With --grounding: draw it into this .svg or .png.")
+    Attributes:
+        text: With --grounding: a task's text, if not the run's data.
+        plot: With --grounding: draw it into this .svg or .png.
+    """
+
+    text: list[str] | None = value(None, metavar="TASK=FILE")
+    plot: str | None = file(None)
 
     def check(self) -> None:
         """Refuse flags that need one another, and a drawing of another kind."""

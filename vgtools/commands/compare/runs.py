@@ -31,14 +31,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """How scores are compared."""
+    """How scores are compared.
 
-    baseline: str | None = value(
-        None, "Run that the others are compared with.", metavar="RUN", show_default="the first"
-    )
-    median: bool = value(False, "Show the median over seeds, not the mean.")
-    majority: bool = value(False, "Add the score of the most frequent label.")
-    holm: bool = value(False, "Correct p-values for the number of comparisons.")
+    Attributes:
+        baseline: Run that the others are compared with.
+        median: Show the median over seeds, not the mean.
+        majority: Add the score of the most frequent label.
+        holm: Correct p-values for the number of comparisons.
+    """
+
+    baseline: str | None = value(None, metavar="RUN", show_default="the first")
+    median: bool = value(False)
+    majority: bool = value(False)
+    holm: bool = value(False)
 
 
 @flags

@@ -42,14 +42,13 @@ _GPU_SHARD = 4 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureFile(ShardTarget):
-    """Where features are written."""
+    """Where features are written.
 
-    output: str = value(
-        "feats.npy",
-        "File to write, or a folder of shards, X.npy/; the same command resumes it.",
-        metavar="X.npy",
-        topic=FIRST,
-    )
+    Attributes:
+        output: File to write, or a folder of shards, X.npy/; the same command resumes it.
+    """
+
+    output: str = value("feats.npy", metavar="X.npy", topic=FIRST)
 
 
 SHARDS = Topic("shards", page("extract-image-feats.shards"))

@@ -22,68 +22,60 @@ _COMMIT_SECONDS = 1.0  # how often finished rows are made safe: the work that a 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureFlags:
-    """The features that are computed for an image."""
+    """The features that are computed for an image.
+
+    Attributes:
+        backbone: timm name, directory as timm's save_for_hf writes it, builtin:NAME; or hub name or
+            directory of a CLIP, SigLIP, AltCLIP or ChineseCLIP.
+        pooling: Over the last feature map; none keeps every position; own is a CLIP's own
+            embedding.
+        dtype: Numbers in the file; float16 takes half the space.
+        compute_dtype: Numbers the backbone computes with.
+        batch_size: Images per batch, always filled; it affects the last bits of a row, so resume
+            with the same.
+        workers: Threads that decode (and, on a CPU, compute); 0: one per core.
+    """
 
     backbone: str = value(
         "builtin:efficientnet-lite0",
-        "timm name, directory as timm's save_for_hf writes it, builtin:NAME; or hub name or"
-        " directory of a CLIP, SigLIP, AltCLIP or ChineseCLIP.",
         "--backbone",
         "-b",
         metavar="REF",
     )
     pooling: Literal["mean", "max", "none", "own"] | None = value(
-        None,
-        "Over the last feature map; none keeps every position; own is a CLIP's own embedding.",
-        show_default="mean; own of a CLIP",
+        None, show_default="mean; own of a CLIP"
     )
-    dtype: Literal["float32", "float16"] = value(
-        "float32", "Numbers in the file; float16 takes half the space."
-    )
-    compute_dtype: Literal["float32", "bfloat16"] = value(
-        "float32", "Numbers the backbone computes with."
-    )
-    batch_size: int | None = count(
-        None,
-        "Images per batch, always filled; it affects the last bits of a row, so resume "
-        "with the same.",
-        show_default="8 on a CPU, else 64",
-    )
-    workers: int = count(0, "Threads that decode (and, on a CPU, compute); 0: one per core.", 0)
+    dtype: Literal["float32", "float16"] = value("float32")
+    compute_dtype: Literal["float32", "bfloat16"] = value("float32")
+    batch_size: int | None = count(None, show_default="8 on a CPU, else 64")
+    workers: int = count(0, least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoxFlags:
-    """Where the boxes come from, and how they are seen."""
+    """Where the boxes come from, and how they are seen.
 
-    regions: list[str] | None = file(
-        None,
-        "Pool inside boxes: jsonl of a detector or of vg prepare coco/flickr30k-entities, "
-        "COCO's instances_*.json, or grid; repeatable.",
-        topic=FIRST,
-    )
-    detector: str | None = file(
-        None,
-        "Pool inside the boxes of the torchvision Faster R-CNN with these weights (.safetensors).",
-        topic=FIRST,
-    )
-    grid_scales: int = count(
-        3, "The grid has windows of 1/1 … 1/N of the image at every half of them.", max=9
-    )
-    max_regions: int | None = count(None, "Keep the N most confident regions of an image.")
-    min_confidence: float = value(
-        0.0, "Leave out regions of less confidence.", metavar="NUMBER", min=0, max=1
-    )
-    cut: bool = value(
-        False, "Encode each box as its own crop: slower, but regions of one image differ more."
-    )
+    Attributes:
+        regions: Pool inside boxes: jsonl of a detector or of vg prepare coco/flickr30k-entities,
+            COCO's instances_*.json, or grid; repeatable.
+        detector: Pool inside the boxes of the torchvision Faster R-CNN with these weights
+            (.safetensors).
+        grid_scales: The grid has windows of 1/1 … 1/N of the image at every half of them.
+        max_regions: Keep the N most confident regions of an image.
+        min_confidence: Leave out regions of less confidence.
+        cut: Encode each box as its own crop: slower, but regions of one image differ more.
+        picture: With regions or --pooling none: the backbone sees the whole picture, squashed to N
+            pixels per side.
+    """
+
+    regions: list[str] | None = file(None, topic=FIRST)
+    detector: str | None = file(None, topic=FIRST)
+    grid_scales: int = count(3, max=9)
+    max_regions: int | None = count(None)
+    min_confidence: float = value(0.0, metavar="NUMBER", min=0, max=1)
+    cut: bool = value(False)
     picture: int | None = count(
-        None,
-        "With regions or --pooling none: the backbone sees the whole picture, squashed to N"
-        " pixels per side.",
-        32,
-        show_default="its own size; without regions a centre crop",
-        topic=FIRST,
+        None, least=32, show_default="its own size; without regions a centre crop", topic=FIRST
     )
 
 

@@ -21,36 +21,29 @@ ANSWERED = 9  # training questions that have an answer, for it to be predicted
 
 @dataclass(frozen=True, kw_only=True)
 class Files(TaskFiles):
-    """The files of a task."""
+    """The files of a task.
 
-    hold_out: float | None = value(
-        None,
-        "Where there is no dev file: evaluate on this share of the training file, chosen by "
-        "the hash of the id.",
-        metavar="SHARE",
-        min=0,
-        max=1,
-    )
+    Attributes:
+        hold_out: Where there is no dev file: evaluate on this share of the training file, chosen by
+            the hash of the id.
+    """
+
+    hold_out: float | None = value(None, metavar="SHARE", min=0, max=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PictureTaskFlags:
-    """The regions that tasks with pictures need in addition to their files."""
+    """The regions that tasks with pictures need in addition to their files.
 
-    regions: str | None = value(
-        None,
-        "Tasks with pictures: output of vg extract-image-feats --regions or --detector.",
-        metavar="X.npy",
-    )
-    boxes: int | None = count(
-        None, "Tasks with pictures: the N most confident regions of each.", show_default="all"
-    )
-    answers: str | None = value(
-        None,
-        "VQA: the answers, one per line; or those that N training questions have.",
-        metavar="FILE|N",
-        show_default=str(ANSWERED),
-    )
+    Attributes:
+        regions: Tasks with pictures: output of vg extract-image-feats --regions or --detector.
+        boxes: Tasks with pictures: the N most confident regions of each.
+        answers: VQA: the answers, one per line; or those that N training questions have.
+    """
+
+    regions: str | None = value(None, metavar="X.npy")
+    boxes: int | None = count(None, show_default="all")
+    answers: str | None = value(None, metavar="FILE|N", show_default=str(ANSWERED))
 
     def check(self, task: Task) -> None:
         """Refuse flags that the task has no use for, and the lack of one that it needs."""
@@ -71,38 +64,31 @@ class PictureTaskFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundImages:
-    """Images for texts: retrieved before, or found by a grounded encoder while it learns."""
+    """Images for texts: retrieved before, or found by a grounded encoder while it learns.
 
-    retrieved: list[str] | None = file(
-        None, "Images of the texts, rows of vg retrieve, to fuse into any encoder; repeatable."
-    )
-    index: str | None = file(
-        None,
-        "Encoder of --strategy scene, object, keyword: finds images. With --retrieved: the "
-        "index of rows that do not name one.",
-    )
-    feats: str | None = value(
-        None, "With --retrieved or --index: features of the images.", metavar="X.npy"
-    )
-    images: Literal["found", "random", "shuffle", "none"] = value(
-        "found",
-        "With --feats: images found for a text; controls: any, another text's, "
-        "none through the same layers.",
-    )
+    Attributes:
+        retrieved: Images of the texts, rows of vg retrieve, to fuse into any encoder; repeatable.
+        index: Encoder of --strategy scene, object, keyword: finds images. With --retrieved: the
+            index of rows that do not name one.
+        feats: With --retrieved or --index: features of the images.
+        images: With --feats: images found for a text; controls: any, another text's, none through
+            the same layers.
+        fusion: With --retrieved: how images are fused.
+        fusion_start: Weights of a new fusion; identity lets the text through at first.
+        image_dropout: Share of texts that lose all images in a step.
+        image_weight: Weight of the images in a new fusion that is a sum.
+    """
+
+    retrieved: list[str] | None = file(None)
+    index: str | None = file(None)
+    feats: str | None = value(None, metavar="X.npy")
+    images: Literal["found", "random", "shuffle", "none"] = value("found")
     fusion: Literal["paper", "gate", "scalar-gate", "sum", "attention", "bi-attention"] | None = (
-        value(
-            None, "With --retrieved: how images are fused.", show_default="paper's, or the model's"
-        )
+        value(None, show_default="paper's, or the model's")
     )
-    fusion_start: Literal["drawn", "identity"] = value(
-        "drawn", "Weights of a new fusion; identity lets the text through at first."
-    )
-    image_dropout: float = value(
-        0.0, "Share of texts that lose all images in a step.", metavar="SHARE", min=0, max=1
-    )
-    image_weight: float = value(
-        1.0, "Weight of the images in a new fusion that is a sum.", metavar="W", min=0
-    )
+    fusion_start: Literal["drawn", "identity"] = value("drawn")
+    image_dropout: float = value(0.0, metavar="SHARE", min=0, max=1)
+    image_weight: float = value(1.0, metavar="W", min=0)
 
     def check(self, task: Task) -> None:
         """Refuse flags that need one another, or that the task has no use for."""
@@ -127,87 +113,60 @@ class FoundImages:
 
 @dataclass(frozen=True, kw_only=True)
 class Scratch:
-    """The shape and tokenizer of a translation model that does not start from another model."""
+    """The shape and tokenizer of a translation model that does not start from another model.
 
-    shape: Literal["transformer-base", "transformer-small"] | None = value(
-        None, "translation: train from scratch in this shape; --encoder continues instead."
-    )
-    tokenizer: str | None = value(
-        None, "With --shape: folder of vg prepare tokenizer.", metavar="DIR"
-    )
+    Attributes:
+        shape: translation: train from scratch in this shape; --encoder continues instead.
+        tokenizer: With --shape: folder of vg prepare tokenizer.
+    """
+
+    shape: Literal["transformer-base", "transformer-small"] | None = value(None)
+    tokenizer: str | None = value(None, metavar="DIR")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """How a task is learned; most values are the task's own unless given."""
+    """How a task is learned; most values are the task's own unless given.
 
-    epochs: int | None = count(
-        None, "Passes over the training set.", show_default=_PAPER, topic=FIRST
-    )
-    steps: int | None = count(
-        None, "Steps in total, instead of --epochs.", show_default="none", topic=FIRST
-    )
-    lr: float | None = value(
-        None,
-        "Highest learning rate of AdamW.",
-        metavar="RATE",
-        min=0,
-        show_default=_PAPER,
-        topic=FIRST,
-    )
-    batch_size: int | None = count(
-        None,
-        "Items per step, over all processes; SQuAD: windows; translation: source tokens.",
-        show_default=_PAPER,
-        topic=FIRST,
-    )
-    max_length: int | None = count(
-        None,
-        "Highest number of tokens in a sequence, special tokens included.",
-        3,
-        show_default=_PAPER,
-        topic=FIRST,
-    )
-    stride: int | None = count(
-        None, "SQuAD: tokens from one window to the next.", show_default=_PAPER
-    )
-    warmup: float | None = value(
-        None,
-        "Share of the steps in which the learning rate rises; from 1 on, their number.",
-        metavar="SHARE",
-        min=0,
-        show_default=_PAPER,
-    )
-    weight_decay: float | None = value(
-        None, "On matrices.", metavar="RATE", min=0, show_default=_PAPER
-    )
-    seed: int | None = count(
-        None,
-        "First seed, for the head, the order and the dropout.",
-        0,
-        show_default=str(Hyper.seed),
-        topic=FIRST,
-    )
-    seeds: int = count(1, "Number of seeds: SEED, SEED+1, …", topic=FIRST)
+    Attributes:
+        epochs: Passes over the training set.
+        steps: Steps in total, instead of --epochs.
+        lr: Highest learning rate of AdamW.
+        batch_size: Items per step, over all processes; SQuAD: windows; translation: source tokens.
+        max_length: Highest number of tokens in a sequence, special tokens included.
+        stride: SQuAD: tokens from one window to the next.
+        warmup: Share of the steps in which the learning rate rises; from 1 on, their number.
+        weight_decay: On matrices.
+        seed: First seed, for the head, the order and the dropout.
+        seeds: Number of seeds: SEED, SEED+1, …
+        keep: Epoch whose weights are kept; the paper chooses none.
+        patience: Stop a seed after N epochs that were not its best.
+        null_threshold: SQuAD 2.0: answer nothing if that scores this much higher than the answer.
+        window: Batches sorted by length together; 1 leaves the order to chance.
+        dtype: bfloat16: matrix products only, weights stay float32.
+        limit: For a quick try: the first N examples of every file.
+        no_models: Keep scores and predictions, not the models.
+    """
+
+    epochs: int | None = count(None, show_default=_PAPER, topic=FIRST)
+    steps: int | None = count(None, show_default="none", topic=FIRST)
+    lr: float | None = value(None, metavar="RATE", min=0, show_default=_PAPER, topic=FIRST)
+    batch_size: int | None = count(None, show_default=_PAPER, topic=FIRST)
+    max_length: int | None = count(None, least=3, show_default=_PAPER, topic=FIRST)
+    stride: int | None = count(None, show_default=_PAPER)
+    warmup: float | None = value(None, metavar="SHARE", min=0, show_default=_PAPER)
+    weight_decay: float | None = value(None, metavar="RATE", min=0, show_default=_PAPER)
+    seed: int | None = count(None, least=0, show_default=str(Hyper.seed), topic=FIRST)
+    seeds: int = count(1, topic=FIRST)
     keep: Literal["last", "best"] | None = value(
-        None,
-        "Epoch whose weights are kept; the paper chooses none.",
-        show_default="last; translation, and with --patience: best",
+        None, show_default="last; translation, and with --patience: best"
     )
-    patience: int | None = count(None, "Stop a seed after N epochs that were not its best.")
-    null_threshold: float = value(
-        0.0,
-        "SQuAD 2.0: answer nothing if that scores this much higher than the answer.",
-        metavar="SCORE",
-    )
-    window: int = count(50, "Batches sorted by length together; 1 leaves the order to chance.")
-    dtype: Literal["float32", "bfloat16"] = value(
-        "float32", "bfloat16: matrix products only, weights stay float32.", topic=FIRST
-    )
-    limit: int | None = count(
-        None, "For a quick try: the first N examples of every file.", topic=FIRST
-    )
-    no_models: bool = value(False, "Keep scores and predictions, not the models.", topic=FIRST)
+    patience: int | None = count(None)
+    null_threshold: float = value(0.0, metavar="SCORE")
+    window: int = count(50)
+    dtype: Literal["float32", "bfloat16"] = value("float32", topic=FIRST)
+    limit: int | None = count(None, topic=FIRST)
+    no_models: bool = value(False, topic=FIRST)
 
     def check(self, task: Task) -> None:
         """Refuse flags that the task has no use for, or that contradict one another."""
@@ -223,16 +182,15 @@ class Learning:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Where the seeds are learned, if not here."""
+    """Where the seeds are learned, if not here.
 
-    ray: str | None = value(
-        None,
-        "Learn each seed on a worker of a Ray cluster: auto, local or HOST:PORT.",
-        metavar="ADDRESS",
-    )
-    workers: int | None = count(
-        None, "With --ray: the most workers.", show_default="one per GPU or core"
-    )
+    Attributes:
+        ray: Learn each seed on a worker of a Ray cluster: auto, local or HOST:PORT.
+        workers: With --ray: the most workers.
+    """
+
+    ray: str | None = value(None, metavar="ADDRESS")
+    workers: int | None = count(None, show_default="one per GPU or core")
 
     def check(self, inputs: Sequence[str | None]) -> None:
         """Refuse inputs and flags that do not go with a cluster."""

@@ -19,10 +19,15 @@ from vgtools.io.settings import value
 
 @dataclass(frozen=True, kw_only=True)
 class OfficialSplits:
-    """The official split of each picture."""
+    """The official split of each picture.
 
-    splits: str | None = value(None, "Folder of the official split lists.", metavar="DIR")
-    split: str | None = value(None, "Keep only this split.", metavar="NAME")
+    Attributes:
+        splits: Folder of the official split lists.
+        split: Keep only this split.
+    """
+
+    splits: str | None = value(None, metavar="DIR")
+    split: str | None = value(None, metavar="NAME")
 
     def read(self, flickr8k: bool | None) -> dict[str, str]:
         """Return the split of each picture; nothing without --splits."""

@@ -19,11 +19,13 @@ ImagesOut = Annotated[str | None, File("Write the image list to FILE.", "--image
 
 @dataclass(frozen=True, kw_only=True)
 class PhotoFlags:
-    """The photos that rows are about."""
+    """The photos that rows are about.
 
-    images: str | None = value(
-        None, "Folder of the photos; boxes are scaled to them.", metavar="DIR"
-    )
+    Attributes:
+        images: Folder of the photos; boxes are scaled to them.
+    """
+
+    images: str | None = value(None, metavar="DIR")
     images_out: ImagesOut = None
 
     def check(self, output: str, inputs: Sequence[str], urls: bool = False) -> None:

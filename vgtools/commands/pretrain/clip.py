@@ -34,19 +34,20 @@ TRAINING = Topic("training", "How the tower learns: rates, numbers, and when it 
 
 @dataclass(frozen=True, kw_only=True)
 class TowerStart(StartFlags):
-    """The text tower that training starts from."""
+    """The text tower that training starts from.
+
+    Attributes:
+        tokenizer: With --shape: builtin:clip-bpe, or another CLIP's.
+        encoder: Continue training this text tower: hub name, directory, vg run.
+    """
 
     shape: str | None = value(
         None,
         f"From scratch: {_NAMES}, or the config.json of a CLIPTextModelWithProjection.",
         metavar="NAME|FILE",
     )
-    tokenizer: str | None = value(
-        None, "With --shape: builtin:clip-bpe, or another CLIP's.", metavar="NAME"
-    )
-    encoder: str | None = value(
-        None, "Continue training this text tower: hub name, directory, vg run.", metavar="NAME"
-    )
+    tokenizer: str | None = value(None, metavar="NAME")
+    encoder: str | None = value(None, metavar="NAME")
 
     def open(self, offline: bool) -> Encoder:
         """Return the tower to start from, with its tokenizer."""
@@ -73,11 +74,14 @@ class ClipOptimizer(Optimizer):
     """How the tower learns: the recipe that measured best (examples/xdbert/LOG.md).
 
     Deviation: CLIP's is for 400 million captions (Radford et al. 2021, table 18).
+
+    Attributes:
+        micro_batch: Not of a tower.
     """
 
     epochs: int | None = 8
     batch_size: int = 256
-    micro_batch: int | None = count(None, "Not of a tower.", hidden=True)
+    micro_batch: int | None = count(None, hidden=True)
     lr: float = 2e-3
     warmup: float = 0.1
     schedule: Literal["linear", "cosine", "constant"] = "cosine"

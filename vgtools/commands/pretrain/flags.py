@@ -59,19 +59,17 @@ def Weight(losses: str, default: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class StartFlags:
-    """The model that training starts from."""
+    """The model that training starts from.
 
-    shape: str | None = value(
-        None,
-        "From scratch: bert-base, bert-small, roberta-base, roberta-small, or a config.json.",
-        metavar="NAME|FILE",
-    )
-    tokenizer: str | None = value(
-        None, "With --shape: hub name, directory or builtin:NAME.", metavar="NAME"
-    )
-    encoder: str | None = value(
-        None, "Continue training this model: hub name, directory, vg run.", metavar="NAME"
-    )
+    Attributes:
+        shape: From scratch: bert-base, bert-small, roberta-base, roberta-small, or a config.json.
+        tokenizer: With --shape: hub name, directory or builtin:NAME.
+        encoder: Continue training this model: hub name, directory, vg run.
+    """
+
+    shape: str | None = value(None, metavar="NAME|FILE")
+    tokenizer: str | None = value(None, metavar="NAME")
+    encoder: str | None = value(None, metavar="NAME")
 
     def check(self) -> None:
         """Refuse flags that do not go together."""
@@ -115,12 +113,15 @@ class StartFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingFlags:
-    """The part of a text that is masked."""
+    """The part of a text that is masked.
 
-    block: int = count(128, "Tokens per block or text, special tokens included.", 8)
-    mask_rate: float = value(
-        0.15, "Share of the tokens that are masked.", metavar="RATE", min=0.01, max=0.9
-    )
+    Attributes:
+        block: Tokens per block or text, special tokens included.
+        mask_rate: Share of the tokens that are masked.
+    """
+
+    block: int = count(128, least=8)
+    mask_rate: float = value(0.15, metavar="RATE", min=0.01, max=0.9)
 
 
 def settle(

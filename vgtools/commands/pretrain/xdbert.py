@@ -40,16 +40,19 @@ _LOSSES = ("mlm", "match", "clip_token")
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """The encoder that is adapted, and its teacher."""
+    """The encoder that is adapted, and its teacher.
 
-    encoder: str = value(
-        ..., "BERT, RoBERTa or ELECTRA: hub name, directory, vg run.", metavar="NAME"
-    )
-    teacher: str = value(
-        ..., "CLIP or its text tower: hub name, directory, run of vg pretrain clip.", metavar="NAME"
-    )
-    cross_layers: int = count(2, "Layers over both.")
-    freeze_teacher: bool = value(False, "The teacher does not learn (a control).")
+    Attributes:
+        encoder: BERT, RoBERTa or ELECTRA: hub name, directory, vg run.
+        teacher: CLIP or its text tower: hub name, directory, run of vg pretrain clip.
+        cross_layers: Layers over both.
+        freeze_teacher: The teacher does not learn (a control).
+    """
+
+    encoder: str = value(..., metavar="NAME")
+    teacher: str = value(..., metavar="NAME")
+    cross_layers: int = count(2)
+    freeze_teacher: bool = value(False)
 
     def open(self, offline: bool) -> tuple[Encoder, Encoder]:
         """Return the student, with its head of masked words, and the teacher."""
@@ -68,14 +71,14 @@ class TextBlocks(MaskingFlags):
     """The part of a text that is read, and the part that is masked.
 
     Source: Hsu et al. 2022, appendix B: 512 tokens.
+
+    Attributes:
+        pack: Boundary that no block crosses: none (stream), an empty row (document), the end of a
+            row (row); best-fit: document, whose short ends share blocks.
     """
 
     block: int = 512
-    pack: Literal["stream", "document", "row", "best-fit"] = value(
-        "stream",
-        "Boundary that no block crosses: none (stream), an empty row (document), the end of a "
-        "row (row); best-fit: document, whose short ends share blocks.",
-    )
+    pack: Literal["stream", "document", "row", "best-fit"] = value("stream")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,20 +87,17 @@ class XDBertOptimizer(Optimizer):
 
     Source: Hsu et al. 2022, appendix C.1: rate and warm-up; 16k steps are 20 epochs, so that 256
         blocks are a step. `--epochs 40 --stop-epoch 1` is its schedule.
+
+    Attributes:
+        cross_lr: Highest rate of the new layers and heads; examples/xdbert in small has 1e-3, with
+            a weight of match of 20.
     """
 
     epochs: int | None = 1
     stop_epoch: StopEpoch = None
     batch_size: int = 256
     lr: float = 1e-4
-    cross_lr: float | None = value(
-        None,
-        "Highest rate of the new layers and heads; examples/xdbert in small has 1e-3, with a "
-        "weight of match of 20.",
-        metavar="RATE",
-        min=0,
-        show_default="--lr",
-    )
+    cross_lr: float | None = value(None, metavar="RATE", min=0, show_default="--lr")
     warmup: float = 0.05
 
 

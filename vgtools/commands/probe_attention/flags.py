@@ -33,19 +33,16 @@ Output = Annotated[str | None, Value("DIR", "Folder for results, tables, figures
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """The model and its probe; the fields are some of `probing.Settings`."""
+    """The model and its probe; the fields are some of `probing.Settings`.
+
+    Attributes:
+        parser: Gold syntax: a spaCy model, builtin:spacy-sm, or a .conllu file in order.
+        relations: How many of the most frequent relations, all, or names (det,pobj).
+    """
 
     encoder: Encoder
-    parser: str | None = value(
-        None,
-        "Gold syntax: a spaCy model, builtin:spacy-sm, or a .conllu file in order.",
-        metavar="REF",
-    )
-    relations: str = value(
-        "10",
-        "How many of the most frequent relations, all, or names (det,pobj).",
-        metavar="N|all|NAMES",
-    )
+    parser: str | None = value(None, metavar="REF")
+    relations: str = value("10", metavar="N|all|NAMES")
     samples: Samples = 1000
     batch_size: BatchSize = 32
     limit: Limit = None
@@ -55,12 +52,15 @@ class Probed:
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The rows to choose heads on, and the rows to report on."""
+    """The rows to choose heads on, and the rows to report on.
 
-    split: str | None = value(None, "Report on the rows of this split.", metavar="NAME")
-    select_on: str | None = value(
-        None, "Choose the best heads on this split instead.", metavar="NAME"
-    )
+    Attributes:
+        split: Report on the rows of this split.
+        select_on: Choose the best heads on this split instead.
+    """
+
+    split: str | None = value(None, metavar="NAME")
+    select_on: str | None = value(None, metavar="NAME")
 
     def check(self) -> None:
         """Refuse a split for both."""

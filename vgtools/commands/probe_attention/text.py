@@ -25,23 +25,20 @@ from vgtools.io.settings import count, file, value
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier:
-    """A classifier over all heads of a text encoder."""
+    """A classifier over all heads of a text encoder.
 
-    classifier: Literal["attention", "words"] | None = value(
-        None, "Learn heads of words from attention alone, or from attention and words."
-    )
-    train_on: str | None = value(
-        None,
-        "Split that the classifier learns from; without it: four of five texts, and all "
-        "that is reported is of the fifth.",
-        metavar="NAME",
-    )
-    epochs: int = count(2, "Passes of the classifier over its training sentences.")
-    vectors: str | None = file(
-        None,
-        "Word vectors for the classifier, in GloVe's text form.",
-        show_default="the encoder's own embeddings",
-    )
+    Attributes:
+        classifier: Learn heads of words from attention alone, or from attention and words.
+        train_on: Split that the classifier learns from; without it: four of five texts, and all
+            that is reported is of the fifth.
+        epochs: Passes of the classifier over its training sentences.
+        vectors: Word vectors for the classifier, in GloVe's text form.
+    """
+
+    classifier: Literal["attention", "words"] | None = value(None)
+    train_on: str | None = value(None, metavar="NAME")
+    epochs: int = count(2)
+    vectors: str | None = file(None, show_default="the encoder's own embeddings")
 
     def check(self, splits: Splits, parser: str | None, texts: str) -> None:
         """Refuse flags that contradict one another."""

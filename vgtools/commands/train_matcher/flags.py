@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """The images to validate on."""
+    """The images to validate on.
 
-    valid: str | None = file(None, "Captions to validate on; their images must also be in FEATS.")
-    hold_out: int = count(0, "Hold N images out of training and validate on them.", 0)
-    split: str = value("train", 'If rows have a "split", train on this split.', metavar="NAME")
-    valid_split: str | None = value(
-        None, 'If rows have a "split", validate on this split.', metavar="NAME"
-    )
+    Attributes:
+        valid: Captions to validate on; their images must also be in FEATS.
+        hold_out: Hold N images out of training and validate on them.
+        split: If rows have a "split", train on this split.
+        valid_split: If rows have a "split", validate on this split.
+    """
+
+    valid: str | None = file(None)
+    hold_out: int = count(0, least=0)
+    split: str = value("train", metavar="NAME")
+    valid_split: str | None = value(None, metavar="NAME")
 
 
 class Presets:

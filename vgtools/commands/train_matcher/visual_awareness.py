@@ -51,27 +51,28 @@ class RetrieverRecipe(recipe.RetrieverTraining, Presets):
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneFlags:
-    """How the backbone learns with the retriever. Entries of `run.json` if it does."""
+    """How the backbone learns with the retriever. Entries of `run.json` if it does.
+
+    Attributes:
+        backbone: Train this image network with the retriever, from pixels: timm name, directory as
+            timm's save_for_hf writes it, or builtin:NAME. Its early stages (of a ResNet the stem,
+            layer1 and layer2) stay as they are.
+        backbone_from: With --backbone: it learns after N epochs only.
+        crop: With --backbone: pixels per side of the random crop of a step.
+        picture: With --backbone: pixels per side of the squashed picture in validation.
+    """
 
     backbone: str | None = value(
         None,
-        "Train this image network with the retriever, from pixels: timm name, directory as"
-        " timm's save_for_hf writes it, or builtin:NAME. Its early stages (of a ResNet the"
-        " stem, layer1 and layer2) stay as they are.",
         "--backbone",
         "-b",
         metavar="REF",
     )
     backbone_from: int | None = count(
-        None,
-        "With --backbone: it learns after N epochs only.",
-        0,
-        show_default="half of them; 8 with --preset paper",
+        None, least=0, show_default="half of them; 8 with --preset paper"
     )
-    crop: int = count(256, "With --backbone: pixels per side of the random crop of a step.", 32)
-    picture: int = count(
-        350, "With --backbone: pixels per side of the squashed picture in validation.", 32
-    )
+    crop: int = count(256, least=32)
+    picture: int = count(350, least=32)
 
     def first_epoch(self, context: typer.Context, preset: str, epochs: int) -> int:
         """Return the epoch from which the backbone learns; refuse flags without effect.

@@ -37,25 +37,21 @@ def names(feats: bool = False) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class VokenSettings:
-    """The objectives learned from vokens; an entry of `run.json` each."""
+    """The objectives learned from vokens; an entry of `run.json` each.
 
-    voken_tokens: Literal["all", "masked", "unmasked"] = value(
-        "all", "Tokens whose voken is learned."
-    )
-    label: Literal["all", "first"] = value(
-        "all", "first: only the voken of each sentence's first token (table 5)."
-    )
-    control: Literal["random", "shuffle", "reverse", "tokens"] | None = value(
-        None, "Replacement of the vokens (table 6)."
-    )
-    vokens: int | None = count(
-        None, "Images of the bank.", show_default="from the manifest, else the largest voken"
-    )
-    shared_head: bool = value(
-        False, "Vokens share the hidden layer of the masked language model's head."
-    )
-    pack: Literal["stream", "document", "row", "best-fit"] = value(
-        "stream",
-        "Boundary that no block crosses: none (stream), an empty row (document), the end of a "
-        "row (row); best-fit: document, whose short ends share blocks.",
-    )
+    Attributes:
+        voken_tokens: Tokens whose voken is learned.
+        label: first: only the voken of each sentence's first token (table 5).
+        control: Replacement of the vokens (table 6).
+        vokens: Images of the bank.
+        shared_head: Vokens share the hidden layer of the masked language model's head.
+        pack: Boundary that no block crosses: none (stream), an empty row (document), the end of a
+            row (row); best-fit: document, whose short ends share blocks.
+    """
+
+    voken_tokens: Literal["all", "masked", "unmasked"] = value("all")
+    label: Literal["all", "first"] = value("all")
+    control: Literal["random", "shuffle", "reverse", "tokens"] | None = value(None)
+    vokens: int | None = count(None, show_default="from the manifest, else the largest voken")
+    shared_head: bool = value(False)
+    pack: Literal["stream", "document", "row", "best-fit"] = value("stream")
