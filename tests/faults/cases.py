@@ -229,6 +229,15 @@ CASES = (
         ("text.parquet bytes!",),
     ),
     Case(
+        "vokenize-to-parquet",
+        "vokenize in/text.jsonl --index in/vg.faiss --device cpu --window 8 -o v.parquet",
+    ),
+    Case(
+        "retrieve-to-parquet-shards",
+        "retrieve in/text.txt --index in/vg.faiss --device cpu --shard-size 900 -o r.parquet/",
+        reader="stats r.parquet",
+    ),
+    Case(
         "vokenize-arrow",
         "vokenize in/text.arrow#say --index in/vg.faiss --device cpu --window 8 -o v.jsonl",
         ("text.arrow bytes",),

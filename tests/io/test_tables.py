@@ -155,7 +155,7 @@ def test_names_of_tables() -> None:
     assert split_table("a/X.parquet#b.csv") == ("a/X.parquet", "b.csv")
     assert split_table("s3://b/x.csv.gz#t=a,b") == ("s3://b/x.csv.gz", "t=a,b")
     assert split_table("x#y.jsonl") == ("x#y.jsonl", "")
-    for name in ("x.parquet.gz", "x.parquet/", "x.csvs", "-"):
+    for name in ("x.parquet.gz", "x.csv/", "x.csvs", "-"):
         assert not is_table(name)
         assert file_of(name) == name
 

@@ -46,10 +46,10 @@ def text_source(path: str) -> PlannedInput:
     if is_unnamed(path):
         why = "is a pipe, which shards cannot be cut from; write it to a file and name that"
         raise DataError(why, path, code=Exit.USAGE)
-    if is_shards(path):
-        shards = Shards(path)
-        return PlannedInput(path, shards.bytes, shards.sha256, "shard", len(shards))
     file = file_of(path)
+    if is_shards(file):
+        shards = Shards(file)
+        return PlannedInput(path, shards.bytes, shards.sha256, "shard", len(shards))
     if is_url(file):
         size, sha256 = remote.facts(file)
     else:

@@ -25,7 +25,7 @@ from vgtools.io.streams import Piece
 
 CPU_SHARD = 4 << 20  # bytes of text that take a CPU, or a GPU, some minutes at most
 GPU_SHARD = 256 << 20
-ROWS = (".jsonl", ".jsonl.gz", ".jsonl.zst")  # endings of outputs
+ROWS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")  # endings of outputs
 
 
 def part_of(shard: str | None) -> tuple[int, int]:

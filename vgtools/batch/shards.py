@@ -36,6 +36,7 @@ from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, storable
 from vgtools.io.files import (
     dumps,
+    embedded,
     is_manifest,
     manifest_bytes,
     plain_json,
@@ -47,6 +48,7 @@ from vgtools.io.folders import COMMIT, LIST, Shards, fault_in_record
 from vgtools.io.forms import SIZE
 from vgtools.io.names import PLAN, ending_of, is_url, manifest_of, manifest_path
 from vgtools.io.output import check_manifest, read_sealed
+from vgtools.io.parquet import Columns
 from vgtools.io.parts import Rows, new_part, part_path
 from vgtools.io.process import Lock, when_free
 from vgtools.io.remote import file_size
@@ -89,6 +91,7 @@ class Attempt:
         config: Mapping[str, Any],
         *,
         npy: Mapping[int, Rows] | None = None,
+        columns: Columns | None = None,
         **_: Any,
     ) -> None:
         self.state: dict[str, Any] = {}
@@ -101,7 +104,9 @@ class Attempt:
         self._endings = [Path(path).name.removeprefix(stem) for path in paths]
         new = places.private(os.path.join(shards.folder, shards.stem(number)))
         self._parts = [
-            new_part(new.with_name(new.name + ending), (npy or {}).get(index), places.is_ours)
+            new_part(
+                new.with_name(new.name + ending), (npy or {}).get(index), places.is_ours, columns
+            )
             for index, ending in enumerate(self._endings)
         ]
 
@@ -127,7 +132,9 @@ class Attempt:
         try:
             # A restart elsewhere may have replaced the plan while this shard was made.
             shards.check_planned()
-            made = [part.finish() for part in self._parts]
+            plan = shards.plan.record()
+            about = embedded(plan["inputs"], config=plan["config"], **facts)
+            made = [part.finish(about) for part in self._parts]
             name = f"{shards.stem(number)}-{_short_hash([facts['sha256'] for facts in made])}"
             names = [f"{name}{ending}" for ending in self._endings]
             for part, final in zip(self._parts, names, strict=True):

@@ -86,7 +86,8 @@ def locate(
     a row of vg prepare flickr30k-entities. Where "boxes" are known, "hit" is whether the point is
     in one of them. In a file of COCO, each class of each picture is a query ("cat cats"), and "iou"
     compares the pixels above 45 % of the map's range with the class's mask. A text without a known
-    word has no heat. With -o FILE the same command resumes after a kill and ends byte-identical.
+    word has no heat. With -o FILE the same command resumes after a kill and ends byte-identical;
+    -o X.parquet writes a table.
 
     A retriever (vg train-matcher visual-awareness) makes concept activation maps; a matcher of
     vokens, or a CLIP, embeds each position, and the heat is its relevance. Extract the grid with
@@ -108,7 +109,8 @@ def locate(
         vg show heat.jsonl --images images.jsonl -o heat.html
     """
     help_at_terminal(context, queries)
-    refuse_if(re.search(NOT_TEXT, target.output), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
+    refused = re.search(NOT_TEXT, target.output)
+    refuse_if(refused, "-o", "expected .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
     from vgtools.images.maps import open_grids
 
     grids = open_grids(feats)
@@ -151,13 +153,15 @@ class LocateTask:
 
 def _write(work: LocateTask) -> None:
     """Write a row per query."""
+    from vgtools.images.maps import COLUMNS
     from vgtools.io.files import dumps
     from vgtools.io.output import Output
     from vgtools.io.process import Progress
 
     target = work.target
+    how: dict[str, Any] = {"inputs": [work.queries], "restart": target.restart}
     with (
-        Output([target.output], work.config, inputs=[work.queries], restart=target.restart) as out,
+        Output([target.output], work.config, columns=COLUMNS, **how) as out,
         Progress("locate", "queries", quiet=work.quiet) as bar,
     ):
         if out.complete:

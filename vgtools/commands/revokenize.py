@@ -40,7 +40,8 @@ def revokenize(
     ],
     target: Annotated[TextTarget, SHARDS],
     file: Annotated[
-        list[str] | None, Argument("FILE", "Voken rows: .jsonl, .gz, .zst, or - for stdin.")
+        list[str] | None,
+        Argument("FILE", "Voken rows: .jsonl, .gz, .zst, .parquet, or - for stdin."),
     ] = None,
     limit: Limit = None,
     offline: Offline = False,
@@ -53,8 +54,8 @@ def revokenize(
     example a lone space of a byte-level tokenizer, gets voken -1 and score 0. Needs no GPU.
 
     With -o X.npy the packed form is written: X.npy holds (tokens, 2) int32 [token id, voken] and
-    X.rows.npy where each row ends. With -o X.jsonl/ or -o X.npy/ the output is a folder of shards;
-    see vg vokenize.
+    X.rows.npy where each row ends. With -o X.parquet the rows are a table. With -o X.jsonl/,
+    X.parquet/ or X.npy/ the output is a folder of shards; see vg vokenize.
 
     Examples:
 

@@ -123,11 +123,10 @@ def vokenize(
     sum in another order when other sentences share the batch. With MKL_CBWR=AUTO,STRICT in the
     environment, Intel's MKL does not.
 
-    With -o FILE the same command resumes after a kill and ends byte-identical. -o X.npy writes the
-    packed form. Several texts are one, in their order; a quoted pattern ('wiki/*.txt', or at a URL)
-    is all that it matches, sorted.
-
-    With -o X.jsonl/ or -o X.npy/ the output is a folder of shards: see --help shards.
+    With -o FILE the same command resumes after a kill and ends byte-identical. -o X.parquet writes
+    a table, -o X.npy the packed form, -o X.jsonl/ (X.parquet/, X.npy/) shards: see --help shards.
+    Several texts are one, in their order; a quoted pattern ('wiki/*.txt', or at a URL) is all that
+    it matches, sorted.
 
     Examples:
 

@@ -362,6 +362,22 @@ def _rounded(heat: Array) -> Array:
 
 # ------------------------------------------------------------------------------------------ on disk
 
+# The columns of heat rows in Parquet.
+COLUMNS: dict[str, Any] = {
+    "text": str,
+    "image": str,
+    "span": [int],
+    "grid": [int],
+    "frame": [float],
+    "heat": [float],
+    "point": [float],
+    "width": int,
+    "height": int,
+    "boxes": [[float]],
+    "hit": bool,
+    "iou": float,
+}
+
 
 def holds_heat(
     rows: Iterator[tuple[int, dict[str, Any]]],

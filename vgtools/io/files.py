@@ -155,6 +155,16 @@ def manifest_bytes(
     return orjson.dumps(storable(body), option=option) + b"\n"
 
 
+def embedded(inputs: Sequence[Mapping[str, Any]], **facts: Any) -> bytes:
+    """Return the manifest that an output holds itself.
+
+    It lacks the facts in which files with equal rows may differ: their hashes, and the arguments
+    and packages of the process that wrote them.
+    """
+    body = {"format": FORMAT, "vg": __version__, **facts, "inputs": inputs}
+    return orjson.dumps(storable(body), option=orjson.OPT_SERIALIZE_NUMPY)
+
+
 def read_value(path: str | Path, expected: str) -> Any:
     """Read one small JSON file; `expected` names it in messages.
 

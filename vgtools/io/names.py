@@ -12,7 +12,7 @@ from vgtools.io.errors import DataError, Exit
 PLAN = "plan.json"  # of a folder of shards
 # A table and, after #, its columns.
 _TABLE = re.compile(
-    r"(.*?\.(?:parquet|arrow|feather|(?:csv|tsv)(?:\.gz|\.zst)?))(?:#(.*))?", re.DOTALL
+    r"(.*?\.(?:parquet/?|arrow|feather|(?:csv|tsv)(?:\.gz|\.zst)?))(?:#(.*))?", re.DOTALL
 )
 
 
@@ -84,6 +84,11 @@ def file_of(path: str | Path) -> str:
 def is_table(path: str | Path) -> bool:
     """Return whether a file is a table with named columns, by its name."""
     return _TABLE.fullmatch(str(path)) is not None
+
+
+def is_parquet(path: str | Path) -> bool:
+    """Return whether a file, or a folder of shards, is Parquet, by its name."""
+    return file_of(path).rstrip("/").endswith(".parquet")
 
 
 def is_separated(path: str | Path) -> bool:

@@ -16,6 +16,7 @@ from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit, file_errors, storable
 from vgtools.io.files import (
     config_difference,
+    embedded,
     file_facts,
     final_path,
     is_manifest,
@@ -27,8 +28,9 @@ from vgtools.io.files import (
 )
 from vgtools.io.forms import FILES, SIZE, check_form, is_name
 from vgtools.io.inputs import Inputs, as_inputs
-from vgtools.io.names import is_stream, manifest_path
+from vgtools.io.names import is_parquet, is_stream, is_table, manifest_path
 from vgtools.io.own import open_stream, sync_dir
+from vgtools.io.parquet import Columns
 from vgtools.io.parts import Part, Rows, damaged, new_part, old_part, part_path
 from vgtools.io.process import Lock, Stop
 from vgtools.io.written import seal, unseal
@@ -77,6 +79,7 @@ class Output:
             `restart` discards it.
         npy: for each `.npy` among the files, its index -> (dtype, row width or shape; None for a
             1-D array).
+        columns: the types of rows of JSON, which may then be written as `.parquet`.
         inputs: files read; writing over one of them is refused, and the manifest names them with
             their hashes. `Inputs` if they are read before the output is opened.
         restart: start over.
@@ -96,6 +99,7 @@ class Output:
         config: Mapping[str, Any],
         *,
         npy: Mapping[int, Rows] | None = None,
+        columns: Columns | None = None,
         inputs: Inputs | Sequence[str | Path] = (),
         restart: bool = False,
         disposable: bool = False,
@@ -105,6 +109,7 @@ class Output:
         self.state: dict[str, Any] = {}
         self.complete = False  # an earlier run finished this output: nothing to do
         self._npy = dict(npy or {})
+        self._columns = columns
         self._stop = Stop(patience=5)
         self._parts = list[Part]()
         self._lock: Lock | None = None
@@ -113,8 +118,13 @@ class Output:
         self._disposable = disposable
         streams = [path for path in self._paths if is_stream(path)]
         self.resumable = not streams
-        if streams and (len(paths) > 1 or self._npy):
-            why = "several files or a .npy cannot go into a pipe; give a file name"
+        tables = [path for path in self._paths if is_table(path)]
+        if any(columns is None or not is_parquet(path) for path in tables):
+            expected = ".jsonl" if columns is None else ".jsonl or .parquet"
+            why = f"is the name of a table that this command cannot write; expected {expected}"
+            raise DataError(why, tables[0], code=Exit.USAGE)
+        if streams and (len(paths) > 1 or self._npy or tables):
+            why = "several files, .npy or .parquet cannot go into a pipe; give a file name"
             raise DataError(why, streams[0], code=Exit.USAGE)
 
     def __enter__(self) -> Output:
@@ -191,9 +201,9 @@ class Output:
         for index, final in enumerate(finals):
             rows = self._npy.get(index)
             if "files" in journal:
-                part = old_part(final, rows, journal["files"][final.name])
+                part = old_part(final, rows, journal["files"][final.name], self._columns)
             else:
-                part = new_part(final, rows, self._is_own_part)
+                part = new_part(final, rows, self._is_own_part, self._columns)
             self._parts.append(part)
 
     def _discard_parts(self, finals: Sequence[Path]) -> None:
@@ -298,8 +308,9 @@ class Output:
         if not self.resumable:
             return
         as_inputs(self._inputs).check_unchanged()
-        files = {part.final.name: part.finish() for part in self._parts}
         manifest = {"config": self.config, **facts}
+        about = embedded(as_inputs(self._inputs).entries, **manifest)
+        files = {part.final.name: part.finish(about) for part in self._parts}
         # The journal has the manifest before the first rename, so that a kill in between leaves
         # all that is needed to publish the rest.
         self._write_journal(files, manifest=manifest)

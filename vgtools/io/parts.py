@@ -17,7 +17,8 @@ from typing import IO, TYPE_CHECKING, Any
 from vgtools.io import own
 from vgtools.io.errors import DataError, file_error
 from vgtools.io.files import compress, file_facts
-from vgtools.io.names import is_compressed
+from vgtools.io.names import is_compressed, is_parquet
+from vgtools.io.parquet import Columns, Groups
 
 if TYPE_CHECKING:
     import numpy as np  # at run time inside the functions that need it, as in `vgtools.io`
@@ -49,7 +50,8 @@ class Part:
     committed: int = 0
     # Hash of all bytes after the header: a resumed run and the manifest need not trust the disk.
     seal: Any = field(default_factory=hashlib.sha256)
-    # Compressed files: the bytes since the last commit.
+    groups: Groups | None = None  # a Parquet file is written as lines of JSON
+    # Compressed and Parquet files: the bytes since the last commit.
     buffer: list[bytes] = field(default_factory=list)
 
     @property
@@ -64,7 +66,7 @@ class Part:
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes; they count once they are flushed."""
-        if self.compressed:
+        if self.compressed or self.groups:
             self.buffer.append(bytes(data))
             return
         try:
@@ -80,9 +82,11 @@ class Part:
         """Write all bytes so far; with `sync` they survive a power cut."""
         try:
             if self.buffer:
-                # One gzip member or zstd frame per commit, so that the end that a kill cuts off
-                # never spoils the lines before it.
-                self._append(compress(b"".join(self.buffer), self.final))
+                # One gzip member, zstd frame or group of rows per commit, so that the end that a
+                # kill cuts off never spoils the lines before it.
+                lines = b"".join(self.buffer)
+                grown = self.groups and self.groups.group(lines, self.stream.tell())
+                self._append(grown or compress(lines, self.final))
                 self.buffer.clear()
             self.stream.flush()
             if sync:
@@ -91,13 +95,19 @@ class Part:
         except OSError as error:
             raise self.fault(error) from None
 
-    def finish(self) -> dict[str, Any]:
-        """Close the file whole, a .npy with its header; return its size and hash."""
+    def finish(self, about: bytes) -> dict[str, Any]:
+        """Close the file whole, a .npy with its header; return its size and hash.
+
+        Args:
+            about: the manifest, for the files that hold one.
+        """
         self.flush(sync=True)
         try:
             if self.rows:
                 self._write_header(*self.rows)
-            if self.compressed and not self.committed:
+            if self.groups:
+                self._append(self.groups.end(self.stream.tell(), about))
+            elif self.compressed and not self.committed:
                 self._append(compress(b"", self.final))
             self.stream.flush()
             os.fsync(self.stream.fileno())
@@ -138,19 +148,30 @@ class Part:
                 raise self.fault(error) from None
 
 
-def new_part(final: Path, rows: Rows | None = None, ours: own.Proof = own.is_claimed) -> Part:
+def _groups(final: Path, columns: Columns | None) -> Groups | None:
+    return Groups(final, columns or {}) if is_parquet(final) else None
+
+
+def new_part(
+    final: Path,
+    rows: Rows | None = None,
+    ours: own.Proof = own.is_claimed,
+    columns: Columns | None = None,
+) -> Part:
     """Start a part, in the place of one that `ours` shows to be vg's.
 
     Raises:
-        DataError: something else has its name (73), or it cannot be written.
+        DataError: something else has its name (73), it cannot be written, or the package that
+            writes it is not installed (69).
     """
+    groups = _groups(final, columns)
     path = part_path(final)
     own.remove(path, ours)
     try:
         stream = own.create(path)
     except OSError as error:
         raise file_error(error, final, reading=False) from None
-    part = Part(final, stream, rows)
+    part = Part(final, stream, rows, groups=groups)
     try:
         stream.write(bytes(part.header))
     except OSError as error:
@@ -158,12 +179,15 @@ def new_part(final: Path, rows: Rows | None = None, ours: own.Proof = own.is_cla
     return part
 
 
-def old_part(final: Path, rows: Rows | None, facts: Mapping[str, Any]) -> Part:
+def old_part(
+    final: Path, rows: Rows | None, facts: Mapping[str, Any], columns: Columns | None = None
+) -> Part:
     """Open the part of an unfinished run after its last commit.
 
     Raises:
         DataError: it has changed since the commit (65), or is a link or another kind of file (73).
     """
+    groups = _groups(final, columns)
     path = part_path(final)
     size = int(facts["bytes"])
     try:
@@ -172,7 +196,7 @@ def old_part(final: Path, rows: Rows | None, facts: Mapping[str, Any]) -> Part:
         raise damaged(path, "is missing") from None
     except OSError as error:
         raise file_error(error, path, reading=False) from None
-    part = Part(final, stream, rows, size)
+    part = Part(final, stream, rows, size, groups=groups)
     try:
         if os.fstat(stream.fileno()).st_size < size:
             raise damaged(path, f"is shorter than its journal states ({size} bytes)")
@@ -182,6 +206,8 @@ def old_part(final: Path, rows: Rows | None, facts: Mapping[str, Any]) -> Part:
         if part.seal.hexdigest() != facts["sha256"]:
             raise damaged(path, "has changed since it was written")
         stream.truncate(size)
+        if groups:
+            groups.resume(stream, size)
         stream.seek(size)
     except OSError as error:
         stream.close()

@@ -161,8 +161,8 @@ class Piece:
         """Return how many lines of the input come before the piece; it is read for that."""
         if not self.start:
             return 0
-        if is_shards(self.path):
-            return sum(file.rows for file in Shards(self.path).files(stop=self.start))
+        if is_shards(file_of(self.path)):
+            return sum(file.rows for file in Shards(file_of(self.path)).files(stop=self.start))
         left = self.start - 1
         count = 1
         with file_errors(self.path, reading=True), open_read(self.path) as stream:
@@ -454,8 +454,8 @@ def _separated_rows(path: str | Path) -> Iterator[Row]:
         raise DataError(f"line {error.line} of the file: {error.why}", path, row) from None
 
 
-def _rows_of(path: str | Path) -> Iterator[Row]:
-    return _separated_rows(path) if is_separated(path) else table_rows(path)
+def _rows_of(path: str | Path, start: int = 0, stop: int | None = None) -> Iterator[Row]:
+    return _separated_rows(path) if is_separated(path) else table_rows(path, start, stop)
 
 
 def read_records(path: str | Path, stats: TextStats | None = None) -> Iterator[Line]:
@@ -601,17 +601,17 @@ class Window:
 
 
 def _piece_lines(piece: Piece) -> Iterator[bytes | Row]:
-    """Return the raw lines of a piece, or the rows of a table, which is always a whole piece."""
+    """Return the raw lines of a piece, or the rows of a table or of some of its shards."""
     if is_table(piece.path):
-        return _rows_of(piece.path)
+        return _rows_of(piece.path, piece.start, piece.stop)
     return _undoubted(_text_lines(piece), piece.path)
 
 
 def _hash_of(path: str) -> str:
     """Return the hash of the list of shards, or of the file of a table; at a URL its version."""
-    if is_shards(path):
-        return Shards(path).sha256
     file = file_of(path)
+    if is_shards(file):
+        return Shards(file).sha256
     with file_errors(path, reading=True):
         return str(facts(file)) if is_url(file) else file_hash(file)
 

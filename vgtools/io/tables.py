@@ -6,7 +6,8 @@ line. After a #, columns are named: `X.parquet#caption` is the column `caption` 
 others keep their names. A column of images, as `datasets` stores them ({"bytes", "path"}), is read
 by `pictures`; rows have the ids of these images as "image".
 
-Files are read in batches of rows, so that their size does not matter.
+In a file that vg wrote (`parquet.py`), null means that a row lacks the key. Files are read in
+batches of rows, so that their size does not matter.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import orjson
 
-from vgtools.io.errors import DataError, Exit, file_error
-from vgtools.io.folders import open_file
-from vgtools.io.names import file_of, is_url, split_table
+from vgtools.io.errors import DataError, Exit, file_error, file_errors
+from vgtools.io.folders import Shards, open_file
+from vgtools.io.names import file_of, is_shards, is_url, split_table
+from vgtools.io.parquet import ABOUT
+from vgtools.io.trust import file_hash
 
 if TYPE_CHECKING:
     import pyarrow as pa  # not installed everywhere
@@ -68,13 +72,26 @@ def keys_of(columns: Sequence[str], path: str | Path, fields: Sequence[str] = ()
     return named | dict(zip(others, others, strict=True))
 
 
-def table_rows(path: str | Path) -> Iterator[Row]:
+def table_rows(path: str | Path, start: int = 0, stop: int | None = None) -> Iterator[Row]:
     """Yield the rows of a Parquet or Arrow file as JSON values.
+
+    Args:
+        path: the file, or a folder of shards.
+        start: its first shard.
+        stop: its last shard, excluded.
 
     Raises:
         DataError: pyarrow is not installed (69); the file is missing (66), damaged or cut off, or
             has no column of a name (65), with the row where one is at fault.
     """
+    name, columns = split_table(path)
+    if is_shards(name):
+        for shard in Shards(name).files(None, start, stop):
+            if not is_url(shard.path):  # a store compares hashes itself
+                with file_errors(shard.path, reading=True):
+                    shard.check(file_hash(shard.path))
+            yield from table_rows(f"{shard.path}#{columns}" if columns else shard.path)
+        return
     with closing(_OpenTable(path)) as table:
         for first, batch in table.batches(table.keys.values(), _ROWS):
             yield from table.each(table.rows, batch, first)
@@ -124,6 +141,7 @@ class _OpenTable:
                 self._file = _arrow_reader(stream, name)
                 self._schema = self._file.schema
             self._fields = [*_fields(self._schema)]
+            self._is_made = ABOUT in (self._schema.metadata or {})
             keys = keys_of(self._schema.names, path, self._fields)
             self.close = opened.pop_all().close
         stored = [column.name for column in self._schema if _is_stored(column.type)]
@@ -185,17 +203,12 @@ class _OpenTable:
 
     def rows(self, batch: pa.RecordBatch, first: int) -> list[Row]:
         """Return the rows of a batch, which starts at the row of index `first`."""
-        from pyarrow import RecordBatch
-
-        named = {key: name for key, name in self.keys.items() if name}
-        arrays = [self._array(batch, name) for name in named.values()]
-        as_they_are = RecordBatch.from_arrays(arrays, [*named])
-        rows: list[Row] = as_they_are.to_pylist() if named else [{} for _ in range(len(batch))]
-        for key in self.keys:
-            if key == "image" or not _is_plain(as_they_are.schema.field(key).type):
-                for row, value in zip(rows, self.values(batch, key, first), strict=True):
-                    row[key] = value
-        return rows
+        columns = [self.values(batch, key, first) for key in self.keys]
+        cells = zip(*columns, strict=True)
+        rows: list[Row] = [dict(zip(self.keys, values, strict=True)) for values in cells]
+        if self._is_made:
+            return [{key: v for key, v in row.items() if v is not None} for row in rows]
+        return rows or [{} for _ in range(len(batch))]
 
     def values(self, batch: pa.RecordBatch, key: str, first: int) -> list[Any]:
         """Return the values of a key of the rows of a batch, as JSON has them."""
@@ -203,7 +216,11 @@ class _OpenTable:
             stem = Path(file_of(self._path)).stem
             paths = enumerate(self.paths(batch), first + 1)
             return [path or f"{stem}:{row}" for row, path in paths]
-        values: list[Any] = self._array(batch, self.keys[key]).to_pylist()
+        array = self._array(batch, self.keys[key])
+        quick: list[Any] | None = _quick(array) if key != "image" else None
+        if quick is not None:
+            return quick
+        values: list[Any] = array.to_pylist()
         if key == "image":  # ids are strings, also where they are numbers
             return [str(value) if type(value) is int else value for value in values]
         return orjson.loads(orjson.dumps(values, default=_plain))  # type: ignore[no-any-return]
@@ -226,12 +243,27 @@ def _plain(value: object) -> str | None:
     return None if isinstance(value, bytes) else str(value)
 
 
-def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether the values of a type are the same in JSON; NaN, times, decimals … are not."""
+def _quick(array: pa.Array) -> Any:
+    """Return strings, numbers and lists of them, which JSON has as they are; None for other values.
+
+    Numbers pass through numpy, 20 times as fast as one at a time.
+    """
+    import numpy as np
     from pyarrow import types
 
-    simple = (types.is_string, types.is_large_string, types.is_integer)
-    return any(is_kind(kind) for is_kind in simple)
+    kind = array.type
+    if types.is_string(kind) or types.is_large_string(kind):
+        return array.to_pylist()
+    if array.null_count:
+        return array.to_pylist() if types.is_integer(kind) else None
+    if any(is_kind(kind) for is_kind in (types.is_integer, types.is_float32, types.is_float64)):
+        numbers = array.to_numpy()
+        return numbers.tolist() if np.isfinite(numbers).all() else None
+    if types.is_list(kind) or types.is_large_list(kind):
+        flat = _quick(array.flatten())
+        edges = (array.offsets.to_numpy() - array.offsets[0].as_py()).tolist()
+        return None if flat is None else [flat[a:b] for a, b in pairwise(edges)]
+    return None
 
 
 def _fields(parent: Any, before: str = "") -> Iterator[str]:

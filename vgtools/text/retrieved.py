@@ -41,6 +41,15 @@ _KEPT: dict[str, tuple[type, ...]] = {
     "image": (str,),
     "target": (str,),
 }
+# The columns of rows in Parquet; an id, a string or a number, has the type of the first.
+COLUMNS: dict[str, Any] = {
+    "text": str,
+    "images": [int],
+    "scores": [float],
+    "image": str,
+    "split": str,
+    "target": str,
+}
 
 
 def input_rows(window: Window) -> list[dict[str, Any]]:

@@ -317,7 +317,7 @@ def _pack(
     config: dict[str, Any],
     inputs: Inputs,
     check: Callable[[], None],
-    how: Mapping[str, bool],
+    how: Mapping[str, Any],
 ) -> tuple[int, Counter[str], bool]:
     left_out: Counter[str] = Counter()
     seen: set[str] = set()

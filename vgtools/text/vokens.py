@@ -251,10 +251,17 @@ def _line(row: Mapping[str, Any], window: Window | None, number: int) -> bytes:
         raise DataError(why, *where) from None
 
 
+def _columns(k: int) -> dict[str, Any]:
+    """Return the columns of voken rows with k images per token."""
+    each = {"vokens": int, "scores": float}
+    lists = {key: [kind] if k == 1 else [[kind]] for key, kind in each.items()}
+    return {"text": str, "spans": [[int]], **lists}
+
+
 class VokenWriter:
     """Write voken rows, resuming like `Output`; the suffix chooses the form.
 
-    The form is jsonl (also `-`, `.gz`, `.zst`) or packed (`.npy`).
+    The form is jsonl (also `-`, `.gz`, `.zst`), `.parquet` or packed (`.npy`).
 
     Args:
         path: the output; for a shard the whole that it belongs to.
@@ -275,13 +282,13 @@ class VokenWriter:
         **how: Any,
     ) -> None:
         if re.search(r"\.(faiss|ids|json|safetensors|(npy|faiss|ids|json)\.(gz|zst))$", path):
-            why = "cannot name voken rows; expected .jsonl, .jsonl.gz, .jsonl.zst or .npy"
+            why = "cannot name voken rows; expected .jsonl, .jsonl.gz, .jsonl.zst, .parquet or .npy"
             raise DataError(why, path, code=Exit.USAGE)
         self.packed = is_packed(path)
         self.path = path
         files = [path, re.sub(r"npy$", "rows.npy", path)] if self.packed else [path]
         forms = {0: ("<i4", 2), 1: ("<i8", None)} if self.packed else None
-        self._out = output(files, config, npy=forms, **how)
+        self._out = output(files, config, npy=forms, columns=_columns(config.get("k", 1)), **how)
         self.counts: dict[str, int] = {"rows": 0, "tokens": 0}  # over all runs of this output
 
     def __enter__(self) -> VokenWriter:

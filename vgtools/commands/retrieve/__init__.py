@@ -51,8 +51,8 @@ def retrieve(
     "scores": [relevance, ...]}, best first. Rows are lines of the index's .ids file, counted from
     0; "image", "id", "split" and "target" of JSON rows are kept. A text that asks for nothing has
     empty lists. With -o FILE the same command resumes after a kill and ends byte-identical; several
-    texts are one, in their order. With -o X.jsonl/ the output is a folder of shards: see
-    --help shards.
+    texts are one, in their order. -o X.parquet writes a table; with -o X.jsonl/ or X.parquet/ the
+    output is a folder of shards: see --help shards.
 
     The kind of index decides the search. A matcher's: the images nearest to the mean of the text's
     tokens in the shared space (a matcher of sentences, a retriever or a CLIP: nearest to the
@@ -82,7 +82,7 @@ def retrieve(
     refuse_if(search.folds > 1 and not search.score, "--folds", "belongs to --score")
     refuse_if(search.emb and search.score, "--emb", "is written next to rows; drop --score")
     name = target.output.rstrip("/")
-    refuse_if(re.search(NOT_TEXT, name), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
+    refuse_if(re.search(NOT_TEXT, name), "-o", "expected .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
     refuse_if(search.score and len(texts) > 1, "--score", "takes one text")
     from vgtools.batch import run
     from vgtools.models.references import device_type

@@ -51,13 +51,16 @@ class RetrieveTask:
 
     def open(self, path: str, output: Callable[..., Any]) -> Any:
         """Return the output for rows, and for embeddings if asked for."""
+        from vgtools.text.retrieved import COLUMNS
+
         folder = os.path.dirname(os.path.realpath(path))
         places = [os.path.relpath(os.path.realpath(part), folder) for part in self._index]
         self._place = places[0] if len(places) == 1 else places
         emb = self._search.emb
         if emb is None:
-            return output([path], self.config)
-        return output([path, emb], self.config, npy={1: ("float32", self._opened.dim)})
+            return output([path], self.config, columns=COLUMNS)
+        npy = {1: ("float32", self._opened.dim)}
+        return output([path, emb], self.config, npy=npy, columns=COLUMNS)
 
     def steps(self, pieces: Sequence[Piece], out: Any) -> Generator[int, None, None]:
         """Write the rows of pieces of the input and finish; yield the texts of each step."""
