@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from vgtools import cli
 from vgtools.commands.options import (
+    Argument,
+    Count,
     Errors,
     Optimizer,
     RunFolder,
@@ -118,6 +120,37 @@ def test_a_decorated_command_can_be_called_with_its_fields() -> None:
         Errors(on_error="skip", max_errors=3),
         Runtime(device="cpu", quiet=True),
     )
+
+
+def test_the_help_of_a_parameter_is_in_the_docstring() -> None:
+    @flags
+    def save(
+        name: Annotated[str, Argument("NAME")],
+        bare: Annotated[bool, typer.Option("--bare")] = False,
+        own: Annotated[int, Count("Its own.", 2)] = 3,
+    ) -> None:
+        """Save.
+
+        Examples:
+
+            vg save x --bare
+
+        Args:
+            name: Name of the file: it is short, so that this line ends here, and is continued on
+                another.
+            bare: Nothing else.
+            own: No help.
+        """
+
+    assert save.__doc__ == "Save.\n\nExamples:\n\n    vg save x --bare"
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command()(save)
+    text = " ".join(call(app, "--help").stdout.split())
+    wrapped = "it is short, so that this line ends here, and is continued on another."
+    assert f"Name of the file: {wrapped}" in text
+    assert "--bare Nothing else." in text
+    assert "--own N Its own. [default: 3; x>=2]" in text
+    assert "No help" not in text
 
 
 def group(*, summary: str = "Learn words.") -> typer.Typer:

@@ -40,35 +40,19 @@ class ParsedWordFlags:
 
 @flags
 def evaluate_matcher(
-    captions: Annotated[
-        str, Argument("CAPTIONS", 'Rows {"image": ID, "text": …}: .jsonl, .gz, -.')
-    ],
-    feats: Annotated[str, Argument("FEATS", "X.npy of vg extract-image-feats.")],
-    runs: Annotated[
-        list[str],
-        Argument("RUN", "Run of vg train-matcher, or a CLIP and its kin.", show_default=False),
-    ],
+    captions: Annotated[str, Argument("CAPTIONS")],
+    feats: Annotated[str, Argument("FEATS")],
+    runs: Annotated[list[str], Argument("RUN", show_default=False)],
     words: ParsedWordFlags,
     runtime: Runtime,
-    split: Annotated[str, Value("NAME", 'If rows have a "split", evaluate on this split.')] = "dev",
+    split: Annotated[str, Value("NAME")] = "dev",
     context: Annotated[
-        list[float] | None,
-        Value(
-            "W",
-            "Weight of the sentence next to the word; repeatable: a record per RUN and weight.",
-            min=0,
-            max=1000,
-            show_default="the run's",
-        ),
+        list[float] | None, Value("W", min=0, max=1000, show_default="the run's")
     ] = None,
     reading: Annotated[
-        Literal["state", "word"] | None,
-        Value("READING", "Embedding of a CLIP's tokens, as in vg vokenize.", show_default="word"),
+        Literal["state", "word"] | None, Value("READING", show_default="word")
     ] = None,
-    table: Annotated[
-        bool,
-        Flag("--table", help="Print markdown: runs NAME.s0, NAME.s1, … are seeds of one recipe."),
-    ] = False,
+    table: Annotated[bool, Flag("--table")] = False,
 ) -> None:
     r"""Measure matchers on captions and photos that none of them was trained on.
 
@@ -92,6 +76,15 @@ def evaluate_matcher(
 
         vg evaluate-matcher captions.jsonl feats.npy runs/* --split test --parser builtin:spacy-sm \
             --phrases phrases.jsonl --table
+
+    Args:
+        captions: Rows {"image": ID, "text": …}: .jsonl, .gz, -.
+        feats: X.npy of vg extract-image-feats.
+        runs: Run of vg train-matcher, or a CLIP and its kin.
+        split: If rows have a "split", evaluate on this split.
+        context: Weight of the sentence next to the word; repeatable: a record per RUN and weight.
+        reading: Embedding of a CLIP's tokens, as in vg vokenize.
+        table: Print markdown: runs NAME.s0, NAME.s1, … are seeds of one recipe.
     """
     needed = words.parser is None and (words.phrases or words.text)
     refuse_if(needed, "--parser", "--phrases and --text need one, which finds the nouns")

@@ -20,7 +20,7 @@ from vgtools.commands.topics import FIRST, Topic, page
 from vgtools.io.errors import DataError, Exit, file_error, plain
 from vgtools.io.own import make_folder
 from vgtools.io.remote import stay_offline
-from vgtools.io.settings import count, file, value
+from vgtools.io.settings import count, file, names_and_help, value
 
 if TYPE_CHECKING:
     from vgtools.io.errors import Tally
@@ -29,24 +29,25 @@ if TYPE_CHECKING:
 Flag = typer.Option
 
 
-def Argument(metavar: str, text: str, **more: Any) -> Any:
-    """Return an argument of a command, with its help."""
+def Argument(metavar: str, text: str = "", **more: Any) -> Any:
+    """Return an argument of a command, with its help unless that is in the docstring."""
     return typer.Argument(metavar=metavar, help=text, **more)
 
 
-def Value(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """Return a flag with a value, its help, and its names if it has short ones."""
+def Value(metavar: str, *texts: str, **more: Any) -> Any:
+    """Return a flag with a value; for the texts see `vgtools.io.settings.value`."""
+    names, text = names_and_help(texts)
     return Flag(*names, metavar=metavar, help=text, **more)
 
 
-def Count(text: str, least: int = 1, **more: Any) -> Any:
+def Count(text: str = "", least: int = 1, **more: Any) -> Any:
     """Return the flag of a whole number from `least` on."""
     return Value("N", text, min=least, **more)
 
 
-def File(text: str, *names: str, **more: Any) -> Any:
+def File(*texts: str, **more: Any) -> Any:
     """Return the flag of a file."""
-    return Value("FILE", text, *names, **more)
+    return Value("FILE", *texts, **more)
 
 
 # Where shards are written; the flags are named as in `TextTarget`.

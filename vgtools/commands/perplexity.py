@@ -55,30 +55,17 @@ class Shown:
 def perplexity(
     context: typer.Context,
     *,
-    inputs: Annotated[
-        list[str], Argument("TEXT", 'Text, or rows {"text": …} and {"image": ID, "text": …}.')
-    ],
-    encoder: Annotated[
-        list[str],
-        Value("NAME", "Run of vg pretrain, hub name, directory or builtin:NAME; repeatable."),
-    ],
+    inputs: Annotated[list[str], Argument("TEXT")],
+    encoder: Annotated[list[str], Value("NAME")],
     shown: Shown,
-    mask_rate: Annotated[
-        float, Value("RATE", "Share of the tokens that are masked.", min=0.01, max=0.9)
-    ] = 0.15,
-    block: Annotated[int, Count("Tokens per text, special tokens included.", 8)] = 64,
-    samples: Annotated[int, Count("Bootstrap samples.")] = 10_000,
+    mask_rate: Annotated[float, Value("RATE", min=0.01, max=0.9)] = 0.15,
+    block: Annotated[int, Count(least=8)] = 64,
+    samples: Annotated[int, Count()] = 10_000,
     seed: Seed = 0,
     batch_size: BatchSize = 64,
-    output: Annotated[str | None, File("Also write each text's losses (jsonl).")] = None,
-    table: Annotated[bool, Flag("--table", help="Print markdown instead of records.")] = False,
-    reported: Annotated[
-        str | None,
-        Value(
-            "PAPER:N",
-            "Add the rows of a paper's table, marked as reported: grounding:1, grounding:2.",
-        ),
-    ] = None,
+    output: Annotated[str | None, File()] = None,
+    table: Annotated[bool, Flag("--table")] = False,
+    reported: Annotated[str | None, Value("PAPER:N")] = None,
     runtime: Runtime,
 ) -> None:
     """Measure the perplexity of the masked words of texts, for one or more models.
@@ -100,6 +87,16 @@ def perplexity(
         --table --reported grounding:2
 
         vg perplexity wiki.test.txt -e google-bert/bert-base-uncased -o nll.jsonl
+
+    Args:
+        inputs: Text, or rows {"text": …} and {"image": ID, "text": …}.
+        encoder: Run of vg pretrain, hub name, directory or builtin:NAME; repeatable.
+        mask_rate: Share of the tokens that are masked.
+        block: Tokens per text, special tokens included.
+        samples: Bootstrap samples.
+        output: Also write each text's losses (jsonl).
+        table: Print markdown instead of records.
+        reported: Add the rows of a paper's table, marked as reported: grounding:1, grounding:2.
     """
     help_at_terminal(context, *inputs)
     for kind in shown.pictures or ():

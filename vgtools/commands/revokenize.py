@@ -32,17 +32,9 @@ _SHARD = 64 << 20  # bytes of rows, which are the vokens of 10 MB of text
 @flags
 def revokenize(
     context: typer.Context,
-    tokenizer: Annotated[
-        str,
-        Value(
-            "REF", "Tokenizer to carry the vokens to: hub name, directory, vg run or builtin:NAME."
-        ),
-    ],
+    tokenizer: Annotated[str, Value("REF")],
     target: Annotated[TextTarget, SHARDS],
-    file: Annotated[
-        list[str] | None,
-        Argument("FILE", "Voken rows: .jsonl, .gz, .zst, .parquet, or - for stdin."),
-    ] = None,
+    file: Annotated[list[str] | None, Argument("FILE")] = None,
     limit: Limit = None,
     offline: Offline = False,
     quiet: Quiet = False,
@@ -64,6 +56,10 @@ def revokenize(
         vg revokenize vokens.jsonl.gz --tokenizer ./my-tokenizer -o packed.npy
 
         vg revokenize vokens.jsonl/ --tokenizer roberta-base -o packed.npy/
+
+    Args:
+        tokenizer: Tokenizer to carry the vokens to: hub name, directory, vg run or builtin:NAME.
+        file: Voken rows: .jsonl, .gz, .zst, .parquet, or - for stdin.
     """
     files = all_of(file)
     help_at_terminal(context, *files)

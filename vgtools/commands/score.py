@@ -11,30 +11,12 @@ from vgtools.commands.signature import flags
 
 @flags
 def score(
-    name: Annotated[str, Argument("TASK", "sst-2, rte, squad-1.1 …")],
-    rows: Annotated[str, Argument("PREDICTIONS", "predictions.jsonl of vg finetune.")],
-    gold: Annotated[
-        str | None,
-        Value(
-            "FILE|DIR",
-            "Labels: the official file, or the task's folder.",
-            show_default="the rows' own",
-        ),
-    ] = None,
-    joint: Annotated[
-        str | None, File("vcr-qar: vcr-qa's predictions of the same questions, for Q→AR.")
-    ] = None,
-    submission: Annotated[
-        str | None,
-        File(
-            "For a test file, instead of scores: the JSON of VQA's server, NLVR2's CSV, or with "
-            "--joint the CSV of VCR's leaderboard."
-        ),
-    ] = None,
-    null_threshold: Annotated[
-        float | None,
-        Value("X", "SQuAD 2.0: no answer where it scores higher by more than X.", show_default="0"),
-    ] = None,
+    name: Annotated[str, Argument("TASK")],
+    rows: Annotated[str, Argument("PREDICTIONS")],
+    gold: Annotated[str | None, Value("FILE|DIR", show_default="the rows' own")] = None,
+    joint: Annotated[str | None, File()] = None,
+    submission: Annotated[str | None, File()] = None,
+    null_threshold: Annotated[float | None, Value("X", show_default="0")] = None,
 ) -> None:
     """Score saved predictions of a downstream task with its official metrics, without a model.
 
@@ -54,6 +36,15 @@ def score(
         vg score vcr-qar qar/seed-9595/predictions.jsonl --joint qa/seed-9595/predictions.jsonl
 
         vg score vqa vqa/seed-9595/predictions.test.jsonl --submission test-dev.json
+
+    Args:
+        name: sst-2, rte, squad-1.1 …
+        rows: predictions.jsonl of vg finetune.
+        gold: Labels: the official file, or the task's folder.
+        joint: vcr-qar: vcr-qa's predictions of the same questions, for Q→AR.
+        submission: For a test file, instead of scores: the JSON of VQA's server, NLVR2's CSV, or
+            with --joint the CSV of VCR's leaderboard.
+        null_threshold: SQuAD 2.0: no answer where it scores higher by more than X.
     """
     from vgtools.tasks.saved import SUBMISSIONS, score_saved
     from vgtools.tasks.table import find_task

@@ -28,25 +28,14 @@ _SHEET = 24
 @flags
 def show(
     context: typer.Context,
-    rows: Annotated[
-        list[str] | None,
-        Argument("ROWS", "Rows of vg vokenize, vg retrieve or vg locate (jsonl); - is stdin."),
-    ] = None,
-    images: Annotated[
-        list[str] | None, File("Where the images are: image jsonl or a directory.", "--images")
-    ] = None,
-    index: Annotated[
-        list[str] | None, File("Index that the rows were made with.", "--index")
-    ] = None,
-    ids: Annotated[list[str] | None, File("Or its image ids alone, one per line.", "--ids")] = None,
-    output: Annotated[str | None, File("HTML page to write; - is stdout.")] = None,
-    png: Annotated[str | None, File("Contact sheet to write; - is stdout.")] = None,
+    rows: Annotated[list[str] | None, Argument("ROWS")] = None,
+    images: Annotated[list[str] | None, File("--images")] = None,
+    index: Annotated[list[str] | None, File("--index")] = None,
+    ids: Annotated[list[str] | None, File("--ids")] = None,
+    output: Annotated[str | None, File()] = None,
+    png: Annotated[str | None, File()] = None,
     limit: Annotated[
-        int | None,
-        Count(
-            "Sentences to show.",
-            show_default=f"{_PAGE}; {_SHEET} with --png alone; all into a pipe",
-        ),
+        int | None, Count(show_default=f"{_PAGE}; {_SHEET} with --png alone; all into a pipe")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -74,6 +63,15 @@ def show(
         vg show a.jsonl b.jsonl --index a.faiss --index b.faiss --images photos/ -o page.html
 
         vg show heat.jsonl --images images.jsonl --png sheet.png --limit 8
+
+    Args:
+        rows: Rows of vg vokenize, vg retrieve or vg locate (jsonl); - is stdin.
+        images: Where the images are: image jsonl or a directory.
+        index: Index that the rows were made with.
+        ids: Or its image ids alone, one per line.
+        output: HTML page to write; - is stdout.
+        png: Contact sheet to write; - is stdout.
+        limit: Sentences to show.
     """
     paths = rows or ["-"]
     help_at_terminal(context, *paths)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import typer
-from typer.models import OptionInfo
+from typer.models import OptionInfo, ParameterInfo
 
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io import settings
@@ -38,7 +38,9 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
         def train(file: str, optimizer: Slow, runtime: Runtime) -> None:
             print(file, optimizer.lr, runtime.device)
 
-    is `train FILE --lr 1e-5 --device cpu`. Flags keep the order of parameters and fields.
+    is `train FILE --lr 1e-5 --device cpu`. Flags keep the order of parameters and fields. The help
+    of a parameter is in the section `Args` that ends the docstring; the command's help ends before
+    it.
     """
     groups: dict[str, type[Any]] = {}
     shown: list[inspect.Parameter] = []
@@ -48,7 +50,7 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
             groups[name] = hint  # type: ignore[assignment]
             shown += _parameters(hint, topic or FIRST)  # type: ignore[arg-type]
         else:
-            shown.append(_placed(parameter, FIRST))
+            shown.append(_explained(_placed(parameter, FIRST), command.__doc__))
 
     declared = {parameter.name: parameter for parameter in shown}
 
@@ -62,6 +64,7 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
             values[name] = group(**{f.name: values.pop(f.name) for f in dataclasses.fields(group)})
         return command(**values)
 
+    spread.__doc__ = inspect.cleandoc(command.__doc__ or "").partition("\n\nArgs:\n")[0]
     spread.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     spread.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return spread
@@ -133,6 +136,18 @@ def _placed(parameter: inspect.Parameter, topic: Topic) -> inspect.Parameter:
     if parameter.name in _SHORT and not option.param_decls:
         option.param_decls = (f"--{parameter.name}", _SHORT[parameter.name])
     return parameter.replace(annotation=Annotated[hint, option])
+
+
+def _explained(parameter: inspect.Parameter, docstring: str | None) -> inspect.Parameter:
+    """Return a parameter of a command with its help of the docstring, unless it has its own."""
+    hint = parameter.annotation
+    helps = settings.documented(docstring, "Args")
+    metadata = list(getattr(hint, "__metadata__", ()))
+    for number, info in enumerate(metadata):
+        if isinstance(info, ParameterInfo) and not info.help:
+            metadata[number] = copy.copy(info)  # commands may share one annotation
+            metadata[number].help = helps.get(parameter.name, "")
+    return parameter.replace(annotation=Annotated[hint.__origin__, *metadata] if metadata else hint)
 
 
 def _split(annotation: Any) -> tuple[Any, Topic | None, OptionInfo | None]:

@@ -102,38 +102,12 @@ def stats(
     grounding: GroundedTypeFlags,
     layout: Layout,
     label_vectors: LabelVectorFlags,
-    corpora: Annotated[
-        list[str] | None,
-        Argument(
-            "CORPUS",
-            'Text, one sentence per line, or .jsonl with "text"; TABLE#COLUMN; .gz, .zst, -.',
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None, File("Corpus to measure the divergence from.", "--reference", "-r")
-    ] = None,
-    tokenizer: Annotated[
-        str,
-        Value(
-            "REF",
-            "Definition of a token. words: lower-case words and punctuation marks. Or a tokenizer "
-            "(hub name, directory, vg run, builtin:NAME): the paper counts word-pieces.",
-        ),
-    ] = "words",
-    base: Annotated[
-        Literal["2", "e", "10"],
-        Flag(help="Base of the logarithm in the divergence: bits (0 to 1), nats or bans."),
-    ] = "2",
-    vokens: Annotated[
-        list[str] | None,
-        File("Voken rows or packed .npy: how many images their tokens got; repeatable."),
-    ] = None,
-    memory: Annotated[
-        int,
-        Count(
-            "MiB for the 2-gram counts of a corpus; beyond it they go to temporary files in TMPDIR."
-        ),
-    ] = 1024,
+    corpora: Annotated[list[str] | None, Argument("CORPUS")] = None,
+    reference: Annotated[str | None, File("--reference", "-r")] = None,
+    tokenizer: Annotated[str, Value("REF")] = "words",
+    base: Annotated[Literal["2", "e", "10"], Flag()] = "2",
+    vokens: Annotated[list[str] | None, File()] = None,
+    memory: Annotated[int, Count()] = 1024,
     limit: Limit = None,
     offline: Offline = False,
     quiet: Quiet = False,
@@ -167,6 +141,16 @@ def stats(
         vg vokenize wiki.txt --index vg.faiss | vg stats --vokens -
 
         vg stats --vokens v.jsonl --vectors v.npy && vg measure v.npy --on simlex.txt
+
+    Args:
+        corpora: Text, one sentence per line, or .jsonl with "text"; TABLE#COLUMN; .gz, .zst, -.
+        reference: Corpus to measure the divergence from.
+        tokenizer: Definition of a token. words: lower-case words and punctuation marks. Or a
+            tokenizer (hub name, directory, vg run, builtin:NAME): the paper counts word-pieces.
+        base: Base of the logarithm in the divergence: bits (0 to 1), nats or bans.
+        vokens: Voken rows or packed .npy: how many images their tokens got; repeatable.
+        memory: MiB for the 2-gram counts of a corpus; beyond it they go to temporary files in
+            TMPDIR.
     """
     names = list(corpora or [])
     voken_files = list(vokens or [])

@@ -53,24 +53,14 @@ class BeamSearchFlags:
 @flags
 def translate(
     context: typer.Context,
-    model: Annotated[
-        str, Argument("MODEL", "RUN/seed-N/model of vg finetune translation, or a hub name.")
-    ],
+    model: Annotated[str, Argument("MODEL")],
     search: BeamSearchFlags,
     target: Target,
     runtime: Runtime,
     text: Annotated[str, TEXT] = "-",
-    feats: Annotated[
-        str | None,
-        Value("X.npy", "Model that looks at images: features of those that rows name."),
-    ] = None,
-    index: Annotated[
-        str | None,
-        File("With --feats: index of the images, if rows on a pipe, or by hand, name them."),
-    ] = None,
-    json: Annotated[
-        bool, Flag("--json", help='Write rows {"text", "translation"} instead of lines.')
-    ] = False,
+    feats: Annotated[str | None, Value("X.npy")] = None,
+    index: Annotated[str | None, File()] = None,
+    json: Annotated[bool, Flag("--json")] = False,
     limit: Limit = None,
 ) -> None:
     """Translate sentences, one line per line of TEXT, in order, empty lines included.
@@ -94,6 +84,12 @@ def translate(
 
         vg retrieve news.en --index coco.faiss -k 8 | vg translate va/seed-9595/model - \\
           --feats feats.npy --index coco.faiss > news.de
+
+    Args:
+        model: RUN/seed-N/model of vg finetune translation, or a hub name.
+        feats: Model that looks at images: features of those that rows name.
+        index: With --feats: index of the images, if rows on a pipe, or by hand, name them.
+        json: Write rows {"text", "translation"} instead of lines.
     """
     help_at_terminal(context, text)
     refuse_if(index and not feats, "--index", "needs --feats, features of the images")

@@ -96,16 +96,13 @@ CONTROL = Topic("control", page("vokenize.control"))
 @flags
 def vokenize(
     context: typer.Context,
-    index: Annotated[
-        list[str],
-        File("The image bank: .faiss file of vg build-index; repeatable, rows in this order."),
-    ],
+    index: Annotated[list[str], File()],
     search: VokenSearchFlags,
     control: Annotated[Control, CONTROL],
     target: Annotated[TextTarget, SHARDS],
     runtime: Runtime,
     text: Annotated[list[str] | None, TEXT] = None,
-    window: Annotated[int, Count("Lines per step; affects rounding only.")] = 4096,
+    window: Annotated[int, Count()] = 4096,
     limit: Limit = None,
 ) -> None:
     """Assign to every token of a text the most relevant image of a bank (its voken).
@@ -137,6 +134,10 @@ def vokenize(
         vg vokenize wiki.txt --index vg.faiss --device cuda --dtype bfloat16 -o vokens.npy
 
         vg vokenize wiki.txt --index a.faiss --index b.faiss -o vokens.npy
+
+    Args:
+        index: The image bank: .faiss file of vg build-index; repeatable, rows in this order.
+        window: Lines per step; affects rounding only.
     """
     texts = all_of(text)
     help_at_terminal(context, *texts)

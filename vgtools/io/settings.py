@@ -18,9 +18,10 @@ A setting is a field of a frozen dataclass, with its help in the docstring of th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 Config = TypeVar("Config")
@@ -40,20 +41,23 @@ def value(default: Any, *texts: str, presets: Mapping[str, Any] | None = None, *
             of its help.
     """
     default = dataclasses.MISSING if default is ... else default
-    names = tuple(text for text in texts if text.startswith("-"))
-    text = "".join(text for text in texts if not text.startswith("-"))
+    names, text = names_and_help(texts)
     about = {"names": names, "help": text, "presets": presets or {}, **more}
     return dataclasses.field(default=default, metadata=about)
 
 
-def _help_of(kind: type[Any], name: str) -> str:
-    """Return the entry of a field in the docstring of the class that declares it."""
-    for base in kind.__mro__:
-        _, _, listed = inspect.cleandoc(base.__doc__ or "").partition("\nAttributes:\n")
-        found = re.search(rf"^ {{4}}{name}: (.+(?:\n {{8}}.+)*)", listed, re.M)
-        if found:
-            return " ".join(found[1].split())
-    return ""
+def names_and_help(texts: Iterable[str]) -> tuple[tuple[str, ...], str]:
+    """Return the names of a flag, which start with a dash, and its help, empty if none is given."""
+    names = tuple(text for text in texts if text.startswith("-"))
+    return names, "".join(text for text in texts if not text.startswith("-"))
+
+
+@functools.cache
+def documented(docstring: str | None, section: str) -> dict[str, str]:
+    """Return the texts of a section of a docstring, `Args` or `Attributes`, by name."""
+    _, _, listed = inspect.cleandoc(docstring or "").partition(f"\n{section}:\n")
+    found = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", listed, re.M)
+    return {name: " ".join(text.split()) for name, text in found}
 
 
 def _with_paper(text: str, presets: Mapping[str, Any]) -> str:
@@ -87,7 +91,8 @@ def declared(kind: type[Any], name: str) -> dict[str, Any]:
     for base in kind.__mro__:
         found = getattr(base, "__dataclass_fields__", {}).get(name)
         if found is not None and found.metadata:
-            text = found.metadata["help"] or _help_of(kind, name)
+            texts = (documented(one.__doc__, "Attributes").get(name) for one in kind.__mro__)
+            text = found.metadata["help"] or next(filter(None, texts), "")
             return {**found.metadata, "help": _with_paper(text, found.metadata["presets"])}
     return {}
 

@@ -11,19 +11,12 @@ from vgtools.commands.signature import flags
 
 @flags
 def weights(
-    refs: Annotated[list[str], Argument("ENCODER", "Hub name, directory, vg run or builtin:NAME.")],
+    refs: Annotated[list[str], Argument("ENCODER")],
     *,
-    noise: Annotated[
-        str | None, Value("DIR", "Write the first encoder with Gaussian noise to DIR.")
-    ] = None,
+    noise: Annotated[str | None, Value("DIR")] = None,
     magnitude: Annotated[
         float | None,
-        Value(
-            "NUMBER",
-            "Mean |noise|.",
-            min=0,
-            show_default="the second encoder's distance from the first",
-        ),
+        Value("NUMBER", min=0, show_default="the second encoder's distance from the first"),
     ] = None,
     table: Table = False,
     seed: Seed = 0,
@@ -39,6 +32,11 @@ def weights(
         vg compare weights google-bert/bert-base-uncased run.vokens | jq .difference
 
         vg compare weights google-bert/bert-base-uncased --noise bert.noise --magnitude 6.5e-3
+
+    Args:
+        refs: Hub name, directory, vg run or builtin:NAME.
+        noise: Write the first encoder with Gaussian noise to DIR.
+        magnitude: Mean |noise|.
     """
     unknown = magnitude is None
     why = "needs a second encoder, or --noise DIR with --magnitude"
@@ -55,11 +53,9 @@ def weights(
 
 @flags
 def words(
-    refs: Annotated[list[str], Argument("VECTORS", "Encoders, CLIPs or word vectors.")],
+    refs: Annotated[list[str], Argument("VECTORS")],
     *,
-    words: Annotated[
-        str | None, File("Words to compare, one per line.", show_default="all common")
-    ] = None,
+    words: Annotated[str | None, File(show_default="all common")] = None,
     reported: Reported = None,
     table: Table = False,
     seed: Seed = 0,
@@ -76,6 +72,10 @@ def words(
         vg compare words builtin:minilm builtin:glove-50d --table
 
         vg compare words google-bert/bert-base-uncased openai/clip-vit-base-patch32 --reported 2
+
+    Args:
+        refs: Encoders, CLIPs or word vectors.
+        words: Words to compare, one per line.
     """
     from vgtools.reports import tables
     from vgtools.systems.xdbert import vocabularies
@@ -87,11 +87,9 @@ def words(
 
 @flags
 def sizes(
-    refs: Annotated[list[str], Argument("ENCODER", "Encoder, CLIP, or the config.json of one.")],
+    refs: Annotated[list[str], Argument("ENCODER")],
     *,
-    cross_layers: Annotated[
-        int | None, Count("Add each encoder joined to each CLIP by N cross-modal layers.")
-    ] = None,
+    cross_layers: Annotated[int | None, Count()] = None,
     reported: Reported = None,
     table: Table = False,
     offline: Offline = False,
@@ -101,6 +99,10 @@ def sizes(
     Examples:
 
         vg compare sizes bert-base.json clip.json --cross-layers 2 --reported xdbert:6
+
+    Args:
+        refs: Encoder, CLIP, or the config.json of one.
+        cross_layers: Add each encoder joined to each CLIP by N cross-modal layers.
     """
     from vgtools.reports import tables
     from vgtools.systems.xdbert.parameters import describe_all

@@ -23,14 +23,12 @@ from vgtools.io.own import write_page
 
 @flags
 def examples(
-    baseline: Annotated[str, Argument("BASELINE", "Run of vg finetune, or a folder of them.")],
-    run: Annotated[str, Argument("RUN", "Another one, of the same tasks.")],
+    baseline: Annotated[str, Argument("BASELINE")],
+    run: Annotated[str, Argument("RUN")],
     *,
     split: Split = "dev",
     ground: GroundedTasks,
-    examples: Annotated[
-        int, Count("With --grounding: print the N most extreme of each group.", 0)
-    ] = 0,
+    examples: Annotated[int, Count(least=0)] = 0,
     reported: Reported = None,
     table: Table = False,
     samples: Samples = 10_000,
@@ -54,6 +52,11 @@ def examples(
         vg compare examples bert xdbert | jq '{improved, worsened}'
 
         vg compare examples bert xdbert --grounding captions.jsonl --plot fig4.svg --examples 3
+
+    Args:
+        baseline: Run of vg finetune, or a folder of them.
+        run: Another one, of the same tasks.
+        examples: With --grounding: print the N most extreme of each group.
     """
     from vgtools.analysis.grounded_words import GroundedWords
     from vgtools.reports import by_example as page

@@ -50,23 +50,9 @@ class Scores:
 def runs(
     scores: Scores,
     split: Split = "dev",
-    names: Annotated[
-        list[str] | None,
-        Argument(
-            "RUN", "Run of vg finetune, or a folder of them, one per task.", show_default=False
-        ),
-    ] = None,
-    task: Annotated[
-        list[str] | None, Value("TASK", "Only this task of folders; repeatable.", "--task")
-    ] = None,
-    reported: Annotated[
-        str | None,
-        Value(
-            "[PAPER:]N",
-            "Add the rows of a paper's table N, marked as reported: grounding:3, xdbert:1, or 2 "
-            "for vokenization:2; without a RUN alone, also of a table that has no scores.",
-        ),
-    ] = None,
+    names: Annotated[list[str] | None, Argument("RUN", show_default=False)] = None,
+    task: Annotated[list[str] | None, Value("TASK", "--task")] = None,
+    reported: Annotated[str | None, Value("[PAPER:]N")] = None,
     table: Table = False,
     *,
     ground: GroundedTasks,
@@ -97,6 +83,12 @@ def runs(
         vg compare table3/* --split test --median --majority --holm --reported grounding:3
 
         vg compare paper/tasks/visualbert --reported visualbert:1
+
+    Args:
+        names: Run of vg finetune, or a folder of them, one per task.
+        task: Only this task of folders; repeatable.
+        reported: Add the rows of a paper's table N, marked as reported: grounding:3, xdbert:1, or 2
+            for vokenization:2; without a RUN alone, also of a table that has no scores.
     """
     from vgtools.reports import tables
     from vgtools.tasks import compare as c

@@ -63,18 +63,8 @@ def extract_image_feats(
     errors: Errors,
     runtime: Runtime,
     target: Annotated[FeatureFile, SHARDS],
-    source: Annotated[
-        list[str] | None,
-        Argument(
-            "SOURCE",
-            "Directory, tar, table (Parquet, Arrow), image jsonl, list of paths, or - for a list "
-            "on stdin.",
-        ),
-    ] = None,
-    captions: Annotated[
-        str | None,
-        File("Also write captions jsonl from the .txt next to each image of a directory."),
-    ] = None,
+    source: Annotated[list[str] | None, Argument("SOURCE")] = None,
+    captions: Annotated[str | None, File()] = None,
     limit: Limit = None,
 ) -> None:
     """Write one feature row for each image: X.npy, its ids in X.ids, its manifest X.json.
@@ -105,6 +95,11 @@ def extract_image_feats(
         find photos -name '*.jpg' | vg extract-image-feats - --on-error skip -o feats.npy
 
         vg extract-image-feats photos/ --pooling none --picture 400 --dtype float16 -o grid.npy
+
+    Args:
+        source: Directory, tar, table (Parquet, Arrow), image jsonl, list of paths, or - for a list
+            on stdin.
+        captions: Also write captions jsonl from the .txt next to each image of a directory.
     """
     places = all_of(source)
     output = target.output

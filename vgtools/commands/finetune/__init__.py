@@ -41,34 +41,18 @@ from vgtools.tasks.table import settings_of, start_of
 
 @flags
 def finetune(
-    name: Annotated[
-        str | None, Argument("TASK", "sst-2, rte, squad-1.1 …; --list shows them.")
-    ] = None,
-    data: Annotated[str | None, Argument("DATA", "Folder with the task's official files.")] = None,
+    name: Annotated[str | None, Argument("TASK")] = None,
+    data: Annotated[str | None, Argument("DATA")] = None,
     *,
-    encoder: Annotated[
-        str | None,
-        Value("NAME", "Hub name, directory, vg run (of vg pretrain) or builtin:NAME."),
-    ] = None,
-    output: Annotated[str | None, Value("DIR", "Run folder; the same command resumes it.")] = None,
-    listed: Annotated[
-        bool,
-        Flag(
-            "--list",
-            help="Print the tasks: files, columns, metrics, papers' settings; with TASK and DATA "
-            "the examples and labels of its files.",
-        ),
-    ] = False,
+    encoder: Annotated[str | None, Value("NAME")] = None,
+    output: Annotated[str | None, Value("DIR")] = None,
+    listed: Annotated[bool, Flag("--list")] = False,
     learning: Annotated[Learning, TRAINING],
     files: Annotated[Files, FILES],
     pictures: Annotated[PictureTaskFlags, PICTURES],
     shown: Annotated[FoundImages, RETRIEVAL],
     scratch: Annotated[Scratch, TRANSLATION],
-    full: Annotated[
-        bool,
-        Flag("--full", help="Run of vg pretrain xdbert: learn on all of it, also the teacher."),
-        CLIP,
-    ] = False,
+    full: Annotated[bool, Flag("--full"), CLIP] = False,
     spread: Annotated[Spread, CLUSTER],
     restart: Restart = False,
     runtime: Runtime,
@@ -96,6 +80,15 @@ def finetune(
         vg finetune sst-2 glue/SST-2 --encoder run.vokens --seeds 5 -o sst-2.vokens
 
         vg finetune squad-2.0 squad -e google-bert/bert-base-uncased --dtype bfloat16 -o squad.bert
+
+    Args:
+        name: sst-2, rte, squad-1.1 …; --list shows them.
+        data: Folder with the task's official files.
+        encoder: Hub name, directory, vg run (of vg pretrain) or builtin:NAME.
+        output: Run folder; the same command resumes it.
+        listed: Print the tasks: files, columns, metrics, papers' settings; with TASK and DATA the
+            examples and labels of its files.
+        full: Run of vg pretrain xdbert: learn on all of it, also the teacher.
     """
     from vgtools.tasks.table import find_splits, find_task, table
 

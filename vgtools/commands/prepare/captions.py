@@ -36,7 +36,7 @@ class OfficialSplits:
 
 @flags
 def flickr8k(
-    tokens: Annotated[str, Argument("TOKENS", "Flickr8k.token.txt")],
+    tokens: Annotated[str, Argument("TOKENS")],
     lists: OfficialSplits,
     output: RowOutputs,
     quiet: Quiet = False,
@@ -52,6 +52,9 @@ def flickr8k(
             --images Flicker8k_Dataset --images-out images.jsonl -o captions.jsonl
 
         vg prepare flickr8k Flickr8k.token.txt --splits . --split dev | head -3
+
+    Args:
+        tokens: Flickr8k.token.txt
     """
     tally = output.tally()
     known = re.match("(Flickr8k)|results_", Path(tokens).name)
@@ -63,7 +66,7 @@ def flickr8k(
 
 @flags
 def flickr30k_entities(
-    folder: Annotated[str, Argument("DIR", "Folder with Annotations/ and Sentences/.")],
+    folder: Annotated[str, Argument("DIR")],
     lists: OfficialSplits,
     output: RowOutputs,
     quiet: Quiet = False,
@@ -80,6 +83,9 @@ def flickr30k_entities(
             --images flickr30k-images --images-out images.jsonl -o phrases.jsonl
 
         vg prepare flickr30k-entities . | jq -c '.phrases[] | select(.type == "animals")'
+
+    Args:
+        folder: Folder with Annotations/ and Sentences/.
     """
     tally = output.tally()
     splits = lists.read(False)
@@ -97,10 +103,10 @@ def flickr30k_entities(
 
 @flags
 def coco(
-    annotations: Annotated[str, Argument("FILE", "captions_*.json or instances_*.json")],
+    annotations: Annotated[str, Argument("FILE")],
     output: RowOutputs,
     as_split: AsSplit = None,
-    drop_crowd: Annotated[bool, Flag("--drop-crowd", help="Drop boxes around crowds.")] = False,
+    drop_crowd: Annotated[bool, Flag("--drop-crowd")] = False,
     quiet: Quiet = False,
 ) -> None:
     r"""Write captions or instance boxes of COCO.
@@ -115,6 +121,10 @@ def coco(
             --images train2017 --images-out images.jsonl -o captions.jsonl
 
         vg prepare coco instances_val2017.json | jq -r '.labels[]' | sort | uniq -c
+
+    Args:
+        annotations: captions_*.json or instances_*.json
+        drop_crowd: Drop boxes around crowds.
     """
     tally = output.tally()
     rows = in_split(annotations_module.coco(annotations, tally, drop_crowd), as_split)
@@ -124,11 +134,9 @@ def coco(
 
 @flags
 def karpathy(
-    dataset: Annotated[str, Argument("FILE", "dataset_coco.json, or the file of Flickr8k or 30k.")],
+    dataset: Annotated[str, Argument("FILE")],
     output: RowOutputs,
-    split: Annotated[
-        Literal["train", "val", "test"] | None, Flag(help="Keep only this split.")
-    ] = None,
+    split: Annotated[Literal["train", "val", "test"] | None, Flag()] = None,
     quiet: Quiet = False,
 ) -> None:
     r"""Write COCO's captions in the splits of Karpathy.
@@ -143,6 +151,10 @@ def karpathy(
             --images-out images.jsonl -o captions.jsonl
 
         vg prepare karpathy dataset_coco.json --split test | wc -l
+
+    Args:
+        dataset: dataset_coco.json, or the file of Flickr8k or 30k.
+        split: Keep only this split.
     """
     tally = output.tally()
     rows = annotations_module.karpathy(dataset, tally)
@@ -155,7 +167,7 @@ def karpathy(
 
 @flags
 def vqa(
-    questions: Annotated[str, Argument("FILE", "v2_OpenEnded_mscoco_train2014_questions.json")],
+    questions: Annotated[str, Argument("FILE")],
     output: RowOutputs,
     quiet: Quiet = False,
 ) -> None:
@@ -169,6 +181,9 @@ def vqa(
 
         vg vokenize wiki.txt --index coco.faiss --control term-frequency \
             --captions coco.jsonl --captions questions.jsonl -o vokens.jsonl
+
+    Args:
+        questions: v2_OpenEnded_mscoco_train2014_questions.json
     """
     tally = output.tally()
     rows = annotations_module.vqa(questions, tally)

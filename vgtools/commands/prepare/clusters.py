@@ -31,50 +31,20 @@ if TYPE_CHECKING:
 @flags
 def clusters(
     context: typer.Context,
-    output: Annotated[
-        str,
-        Value("X.faiss", "Bank to write, with X.ids, X.states.npy, X.json."),
-    ],
+    output: Annotated[str, Value("X.faiss")],
     runtime: Runtime,
     text: Annotated[list[str] | None, TEXT] = None,
-    like: Annotated[
-        str | None,
-        File(
-            "Image bank to be compared with: as many clusters as it has images, and the encoder, "
-            "the layers and the weight of the sentence of its matcher."
-        ),
-    ] = None,
+    like: Annotated[str | None, File()] = None,
     encoder: Annotated[
-        str | None,
-        Value(
-            "NAME",
-            "Hub name, directory, vg run or builtin:NAME.",
-            show_default="--like's, else builtin:minilm",
-        ),
+        str | None, Value("NAME", show_default="--like's, else builtin:minilm")
     ] = None,
-    k: Annotated[
-        int | None, Value("N", "Clusters.", "-k", min=2, show_default="images of --like")
-    ] = None,
-    layers: Annotated[
-        int | None,
-        Count("Last layers of the encoder, concatenated.", show_default="--like's, else 4"),
-    ] = None,
+    k: Annotated[int | None, Value("N", "-k", min=2, show_default="images of --like")] = None,
+    layers: Annotated[int | None, Count(show_default="--like's, else 4")] = None,
     context_weight: Annotated[
-        float | None,
-        Value(
-            "W",
-            "Weight of the sentence's mean state next to the token's own; 0: the token alone.",
-            "--context",
-            min=0,
-            max=1000,
-            show_default="--like's, else 0",
-        ),
+        float | None, Value("W", "--context", min=0, max=1000, show_default="--like's, else 0")
     ] = None,
     tokens: Annotated[
-        int | None,
-        Count(
-            "Tokens to draw from the text.", show_default="256 per cluster, at most 4 GB of states"
-        ),
+        int | None, Count(show_default="256 per cluster, at most 4 GB of states")
     ] = None,
     seed: Seed = 0,
     limit: Limit = None,
@@ -99,6 +69,17 @@ def clusters(
         vg prepare clusters wiki.txt -e builtin:minilm -k 1000 --context 1 -o clusters.faiss
 
         vg vokenize wiki.txt --index clusters.faiss -o clusters.npy
+
+    Args:
+        output: Bank to write, with X.ids, X.states.npy, X.json.
+        like: Image bank to be compared with: as many clusters as it has images, and the encoder,
+            the layers and the weight of the sentence of its matcher.
+        encoder: Hub name, directory, vg run or builtin:NAME.
+        k: Clusters.
+        layers: Last layers of the encoder, concatenated.
+        context_weight: Weight of the sentence's mean state next to the token's own; 0: the token
+            alone.
+        tokens: Tokens to draw from the text.
     """
     from vgtools.io.remote import all_of
 

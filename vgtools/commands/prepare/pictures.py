@@ -30,8 +30,8 @@ from vgtools.io.errors import Tally, amount
 
 @flags
 def vcr(
-    folder: Annotated[str, Argument("DIR", "vcr1images, with the pictures and their metadata")],
-    annotations: Annotated[list[str], Argument("FILE", "train.jsonl, val.jsonl, test.jsonl")],
+    folder: Annotated[str, Argument("DIR")],
+    annotations: Annotated[list[str], Argument("FILE")],
     target: Target,
     errors: Errors,
     images_out: ImagesOut = None,
@@ -51,6 +51,10 @@ def vcr(
 
         vg extract-image-feats images.jsonl --regions boxes.jsonl --regions grid --grid-scales 1 \
             -o vcr.npy
+
+    Args:
+        folder: vcr1images, with the pictures and their metadata
+        annotations: train.jsonl, val.jsonl, test.jsonl
     """
     tally = errors.tally()
     rows = annotations_module.vcr(annotations, folder, tally)
@@ -62,10 +66,10 @@ def vcr(
 
 @flags
 def openmoji(
-    folder: Annotated[str, Argument("DIR", "Folder for the PNG files; created if missing.")],
+    folder: Annotated[str, Argument("DIR")],
     target: Target,
-    size: Annotated[int, Count("Pixels per side.", max=4096)] = 224,
-    carriers: Annotated[int, Count("Sentences around each name.", 0, max=8)] = 2,
+    size: Annotated[int, Count(max=4096)] = 224,
+    carriers: Annotated[int, Count(least=0, max=8)] = 2,
     limit: Limit = None,
     images_out: ImagesOut = None,
     quiet: Quiet = False,
@@ -82,6 +86,11 @@ def openmoji(
         vg prepare openmoji emoji --images-out images.jsonl -o captions.jsonl
 
         vg prepare openmoji emoji --carriers 0 | jq -r .text | sort | head
+
+    Args:
+        folder: Folder for the PNG files; created if missing.
+        size: Pixels per side.
+        carriers: Sentences around each name.
     """
     from vgtools.datasets import openmoji as emoji
 
@@ -101,29 +110,13 @@ def openmoji(
 
 @flags
 def regions(
-    source: Annotated[
-        str,
-        Argument(
-            "SOURCE", "X_obj36.tsv of LXMERT, a TSV of bottom-up attention, or features .npy."
-        ),
-    ],
+    source: Annotated[str, Argument("SOURCE")],
     errors: Errors,
-    boxes: Annotated[
-        str | None, Argument("BOXES", "With .npy: the jsonl of their boxes, one image per line.")
-    ] = None,
-    backbone: Annotated[
-        str,
-        Value(
-            "NAME", "The network that computed them; regions of other names do not mix with these."
-        ),
-    ] = "bottom-up-attention",
-    labels: Annotated[str | None, File("Names of the objects, one per line.")] = None,
-    suffix: Annotated[
-        str, Value("TEXT", "Added to each image id of a TSV, for example .jpg.")
-    ] = "",
-    dtype: Annotated[
-        Literal["float32", "float16"], Flag(help="float16 takes half the space.")
-    ] = "float32",
+    boxes: Annotated[str | None, Argument("BOXES")] = None,
+    backbone: Annotated[str, Value("NAME")] = "bottom-up-attention",
+    labels: Annotated[str | None, File()] = None,
+    suffix: Annotated[str, Value("TEXT")] = "",
+    dtype: Annotated[Literal["float32", "float16"], Flag()] = "float32",
     output: ArrayFile = "regions.npy",
     restart: Restart = False,
     quiet: Quiet = False,
@@ -141,6 +134,14 @@ def regions(
         vg prepare regions train2014_obj36.tsv --suffix .jpg --dtype float16 -o regions.npy
 
         vg prepare regions features.npy boxes.jsonl --backbone detectron-nlvr2 -o regions.npy
+
+    Args:
+        source: X_obj36.tsv of LXMERT, a TSV of bottom-up attention, or features .npy.
+        boxes: With .npy: the jsonl of their boxes, one image per line.
+        backbone: The network that computed them; regions of other names do not mix with these.
+        labels: Names of the objects, one per line.
+        suffix: Added to each image id of a TSV, for example .jpg.
+        dtype: float16 takes half the space.
     """
     refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
     unpaired = source.endswith(".npy") != (boxes is not None)

@@ -23,20 +23,12 @@ from vgtools.io.errors import amount
 
 @flags
 def vokens(
-    tokens: Annotated[str, Argument("TOKENS", "CORPUS.TOKENIZER.hdf5; .sent or .line next to it")],
+    tokens: Annotated[str, Argument("TOKENS")],
     output: ArrayFile,
-    tokenizer: Annotated[
-        str,
-        Value("REF", "Whose ids TOKENS holds: hub name, directory, vg run or builtin:NAME."),
-    ],
-    file: Annotated[str | None, Argument("VOKENS", "CORPUS.SET.hdf5; else none has any.")] = None,
-    ids: Annotated[
-        str | None, File("Images that the vokens number.", show_default="VOKENS' .ids")
-    ] = None,
-    level: Annotated[
-        Literal["token", "sentence"],
-        Flag(help="The unit that has a voken; -v - 1 marks the further tokens of a sentence."),
-    ] = "token",
+    tokenizer: Annotated[str, Value("REF")],
+    file: Annotated[str | None, Argument("VOKENS")] = None,
+    ids: Annotated[str | None, File(show_default="VOKENS' .ids")] = None,
+    level: Annotated[Literal["token", "sentence"], Flag()] = "token",
     restart: Restart = False,
     offline: Offline = False,
     quiet: Quiet = False,
@@ -53,6 +45,13 @@ def vokens(
             --tokenizer google-bert/bert-base-uncased -o vokens.npy
 
         vg pretrain lm vokens.npy --shape bert-base -t google-bert/bert-base-uncased -o run
+
+    Args:
+        tokens: CORPUS.TOKENIZER.hdf5; .sent or .line next to it
+        tokenizer: Whose ids TOKENS holds: hub name, directory, vg run or builtin:NAME.
+        file: CORPUS.SET.hdf5; else none has any.
+        ids: Images that the vokens number.
+        level: The unit that has a voken; -v - 1 marks the further tokens of a sentence.
     """
     refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
     refuse_if(ids is not None and file is None, "--ids", "needs VOKENS")
@@ -76,14 +75,9 @@ def vokens(
 
 @flags
 def keys(
-    files: Annotated[list[str], Argument("SET.hdf5", "SET.ids next to each.")],
+    files: Annotated[list[str], Argument("SET.hdf5")],
     output: ArrayFile,
-    backbone: Annotated[
-        str,
-        Value(
-            "NAME", "The network that made them: features of another name do not go with a matcher."
-        ),
-    ] = "published keys",
+    backbone: Annotated[str, Value("NAME")] = "published keys",
     limit: Limit = None,
     restart: Restart = False,
     quiet: Quiet = False,
@@ -98,6 +92,10 @@ def keys(
         vg prepare keys keys/vg_nococo.hdf5 --limit 50000 -o feats.npy
 
         vg pretrain lm vokens.npy --feats feats.npy --weight voken_reg=1 --shape bert-base -o run
+
+    Args:
+        files: SET.ids next to each.
+        backbone: The network that made them: features of another name do not go with a matcher.
     """
     refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
     from vgtools.systems.vokenization.published import read_keys
@@ -108,12 +106,10 @@ def keys(
 
 @flags
 def hdf5(
-    file: Annotated[str, Argument("X.npy", "Packed vokens, or features of images.")],
-    output: Annotated[str, File("CORPUS.SET.hdf5, or SET.hdf5 of features.")],
-    ids: Annotated[str | None, File("For vokens: the bank's .ids, of vg build-index.")] = None,
-    tokens: Annotated[
-        str | None, File("For vokens: CORPUS.TOKENIZER.hdf5 to write, in the same folder.")
-    ] = None,
+    file: Annotated[str, Argument("X.npy")],
+    output: Annotated[str, File()],
+    ids: Annotated[str | None, File()] = None,
+    tokens: Annotated[str | None, File()] = None,
     restart: Restart = False,
     quiet: Quiet = False,
 ) -> None:
@@ -129,6 +125,12 @@ def hdf5(
             -o wiki.raw.vg_nococo.hdf5
 
         vg prepare hdf5 feats.npy -o vg_nococo.hdf5
+
+    Args:
+        file: Packed vokens, or features of images.
+        output: CORPUS.SET.hdf5, or SET.hdf5 of features.
+        ids: For vokens: the bank's .ids, of vg build-index.
+        tokens: For vokens: CORPUS.TOKENIZER.hdf5 to write, in the same folder.
     """
     import os
 

@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 
 @flags
 def pdtb(
-    table: Annotated[str, Argument("FILE", "pdtb2.csv")],
+    table: Annotated[str, Argument("FILE")],
     target: Target,
-    split: Annotated[
-        Literal["train", "dev", "test"] | None,
-        Flag(help="Keep sections 2-20, 0-1 or 21-22; all of them if not given."),
-    ] = None,
+    split: Annotated[Literal["train", "dev", "test"] | None, Flag()] = None,
     quiet: Quiet = False,
 ) -> None:
     """Write the implicit relations of PDTB 2.
@@ -44,6 +41,10 @@ def pdtb(
         vg prepare pdtb pdtb2.csv --split train -o pdtb/train.jsonl
 
         vg prepare pdtb pdtb2.csv | jq -r .label | sort | uniq -c
+
+    Args:
+        table: pdtb2.csv
+        split: Keep sections 2-20, 0-1 or 21-22; all of them if not given.
     """
     from vgtools.datasets import task_files
     from vgtools.datasets.rows import save
@@ -56,13 +57,9 @@ def pdtb(
 
 @flags
 def vua(
-    table: Annotated[
-        str, Argument("FILE", "VUA_seq_formatted_train.csv, or vuamc_corpus_train.csv …")
-    ],
+    table: Annotated[str, Argument("FILE")],
     target: Target,
-    tagger: Annotated[
-        str, Value("NAME", "Finds nouns in vuamc_corpus: a spaCy model or builtin:spacy-sm.")
-    ] = "builtin:spacy-sm",
+    tagger: Annotated[str, Value("NAME")] = "builtin:spacy-sm",
     quiet: Quiet = False,
 ) -> None:
     """Write sentences of VUA, metaphors among nouns tagged.
@@ -76,6 +73,10 @@ def vua(
         vg prepare vua VUA_seq_formatted_train.csv -o vuan/train.jsonl
 
         vg prepare vua vuamc_corpus_train.csv | jq -r '.tags[] | strings' | sort | uniq -c
+
+    Args:
+        table: VUA_seq_formatted_train.csv, or vuamc_corpus_train.csv …
+        tagger: Finds nouns in vuamc_corpus: a spaCy model or builtin:spacy-sm.
     """
     from vgtools.datasets import task_files
     from vgtools.datasets.rows import save
@@ -93,11 +94,11 @@ def vua(
 
 @flags
 def task(
-    name: Annotated[str, Argument("TASK", "snli, sick, conll-2003 …")],
-    data: Annotated[str | None, Argument("DATA", "Folder with the task's official files.")] = None,
+    name: Annotated[str, Argument("TASK")],
+    data: Annotated[str | None, Argument("DATA")] = None,
     *,
     files: TaskFiles,
-    split: Annotated[str | None, Value("NAME", "Keep only this split.")] = None,
+    split: Annotated[str | None, Value("NAME")] = None,
     target: Target,
     quiet: Quiet = False,
 ) -> None:
@@ -119,6 +120,11 @@ def task(
         vg prepare task sick SICK --no-test -o sick.jsonl
 
         vg prepare task vqa vqa/ --split train -o vqa.jsonl
+
+    Args:
+        name: snli, sick, conll-2003 …
+        data: Folder with the task's official files.
+        split: Keep only this split.
     """
     from vgtools.datasets.rows import save
     from vgtools.tasks.dispatch import text_rows
@@ -140,9 +146,9 @@ def task(
 
 @flags
 def minimal_pairs(
-    files: Annotated[list[str], Argument("FILE", "BLiMP's jsonl, one file per paradigm.")],
+    files: Annotated[list[str], Argument("FILE")],
     target: Target,
-    most: Annotated[int | None, Count("Keep the first N pairs of each paradigm.")] = None,
+    most: Annotated[int | None, Count()] = None,
     quiet: Quiet = False,
 ) -> None:
     """Write pairs of an acceptable sentence and another.
@@ -155,6 +161,10 @@ def minimal_pairs(
         vg prepare minimal-pairs blimp/data/*.jsonl --most 100 -o blimp.jsonl
 
         vg prepare minimal-pairs blimp/data/*.jsonl | jq -r .phenomenon | sort | uniq -c
+
+    Args:
+        files: BLiMP's jsonl, one file per paradigm.
+        most: Keep the first N pairs of each paradigm.
     """
     from vgtools.datasets import minimal_pairs as source
     from vgtools.datasets.rows import save

@@ -14,14 +14,12 @@ DropEmpty = Annotated[bool, Flag("--drop-empty", help="Drop empty lines.")]
 
 @flags
 def wikitext(
-    text: Annotated[str, Argument("FILE", "wiki.train.tokens or the like")],
+    text: Annotated[str, Argument("FILE")],
     target: Target,
-    drop_headings: Annotated[
-        bool, Flag("--drop-headings", help="Drop ' = Title = ' lines.")
-    ] = False,
+    drop_headings: Annotated[bool, Flag("--drop-headings")] = False,
     drop_empty: DropEmpty = False,
-    drop_short: Annotated[int, Count("Drop lines of fewer than N words (paper: 5).", 0)] = 0,
-    trim: Annotated[bool, Flag("--trim", help="Remove spaces at both ends of a line.")] = False,
+    drop_short: Annotated[int, Count(least=0)] = 0,
+    trim: Annotated[bool, Flag("--trim")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Drop headings and short lines of WikiText.
@@ -33,6 +31,12 @@ def wikitext(
         vg prepare wikitext wiki.train.tokens --drop-headings --drop-short 5 --trim -o wiki.txt
 
         vg prepare wikitext wiki.valid.tokens --drop-empty | wc -l
+
+    Args:
+        text: wiki.train.tokens or the like
+        drop_headings: Drop ' = Title = ' lines.
+        drop_short: Drop lines of fewer than N words (paper: 5).
+        trim: Remove spaces at both ends of a line.
     """
     from vgtools.datasets import running_text
     from vgtools.io.streams import read_text_rows
@@ -51,23 +55,12 @@ def wikitext(
 
 @flags
 def wikipedia(
-    dump: Annotated[str, Argument("DUMP", "enwiki-…-pages-articles.xml.bz2, or a part.")],
+    dump: Annotated[str, Argument("DUMP")],
     target: Target,
-    pages: Annotated[
-        bool, Flag("--pages", help="A line per article; else one per paragraph.")
-    ] = False,
-    page_views: Annotated[
-        list[str] | None, File("Wikimedia's page views, of an hour, day or month; repeatable.")
-    ] = None,
-    least_views: Annotated[
-        int | None,
-        Count(
-            "Fewest views of an article that is kept (20: paper of grounding).", show_default="20"
-        ),
-    ] = None,
-    project: Annotated[
-        str | None, Value("NAME", "Project of the page views.", show_default="en")
-    ] = None,
+    pages: Annotated[bool, Flag("--pages")] = False,
+    page_views: Annotated[list[str] | None, File()] = None,
+    least_views: Annotated[int | None, Count(show_default="20")] = None,
+    project: Annotated[str | None, Value("NAME", show_default="en")] = None,
     quiet: Quiet = False,
 ) -> None:
     r"""Write the articles of Wikipedia's dump as text.
@@ -87,6 +80,13 @@ def wikipedia(
 
         vg prepare wikipedia enwiki-latest-pages-articles.xml.bz2 --pages \
             --page-views pageviews-20131101-user.bz2 --least-views 20 -o pages.txt
+
+    Args:
+        dump: enwiki-…-pages-articles.xml.bz2, or a part.
+        pages: A line per article; else one per paragraph.
+        page_views: Wikimedia's page views, of an hour, day or month; repeatable.
+        least_views: Fewest views of an article that is kept (20: paper of grounding).
+        project: Project of the page views.
     """
     for name, given in (("--least-views", least_views), ("--project", project)):
         refuse_if(given is not None and not page_views, name, "needs --page-views")
@@ -107,7 +107,7 @@ def wikipedia(
 
 @flags
 def squad(
-    file: Annotated[str, Argument("FILE", "train-v1.1.json or the like")],
+    file: Annotated[str, Argument("FILE")],
     target: Target,
     quiet: Quiet = False,
 ) -> None:
@@ -120,6 +120,9 @@ def squad(
         vg prepare squad train-v1.1.json -o paragraphs.txt
 
         vg prepare squad train-v1.1.json | vg prepare sentences - > squad.txt
+
+    Args:
+        file: train-v1.1.json or the like
     """
     from vgtools.datasets import running_text
 
@@ -131,8 +134,8 @@ def squad(
 @flags
 def sentences(
     target: Target,
-    text: Annotated[str, Argument("FILE", 'A text, or a .jsonl with "text"; - is stdin.')] = "-",
-    language: Annotated[str, Value("XX", "Two letters: whose abbreviations to know.")] = "en",
+    text: Annotated[str, Argument("FILE")] = "-",
+    language: Annotated[str, Value("XX")] = "en",
     drop_empty: DropEmpty = False,
     quiet: Quiet = False,
 ) -> None:
@@ -147,6 +150,10 @@ def sentences(
 
         vg prepare wikitext wiki.train.tokens --drop-headings --drop-short 5 \
             | vg prepare sentences - | gzip > wiki.txt.gz
+
+    Args:
+        text: A text, or a .jsonl with "text"; - is stdin.
+        language: Two letters: whose abbreviations to know.
     """
     from vgtools.datasets import running_text
     from vgtools.io.streams import read_text_rows

@@ -22,22 +22,11 @@ from vgtools.io.errors import Tally
 
 @flags
 def pairs(
-    source: Annotated[str, Argument("SOURCE", "One sentence per line.")],
-    translations: Annotated[str, Argument("TARGET", "Line N translates line N of SOURCE.")],
+    source: Annotated[str, Argument("SOURCE")],
+    translations: Annotated[str, Argument("TARGET")],
     target: Target,
-    ratio: Annotated[
-        float | None,
-        Value(
-            "RATIO",
-            "Leave out pairs with more than RATIO times as many words on one side.",
-            min=1,
-            show_default="all are kept",
-        ),
-    ] = None,
-    longest: Annotated[
-        int | None,
-        Count("Leave out pairs with more than N words on a side.", show_default="all are kept"),
-    ] = None,
+    ratio: Annotated[float | None, Value("RATIO", min=1, show_default="all are kept")] = None,
+    longest: Annotated[int | None, Count(show_default="all are kept")] = None,
     quiet: Quiet = False,
 ) -> None:
     r"""Write sentences with their translations.
@@ -52,6 +41,12 @@ def pairs(
         vg prepare pairs train.en.gz train.de.gz --ratio 1.5 --longest 250 -o wmt/train.jsonl
 
         vg prepare pairs dev.en dev.de | vg retrieve - --index coco.faiss -k 8 > dev.images.jsonl
+
+    Args:
+        source: One sentence per line.
+        translations: Line N translates line N of SOURCE.
+        ratio: Leave out pairs with more than RATIO times as many words on one side.
+        longest: Leave out pairs with more than N words on a side.
     """
     from vgtools.datasets import pairs as parallel
     from vgtools.datasets.rows import save
@@ -72,10 +67,10 @@ def pairs(
 
 @flags
 def tokenizer(
-    texts: Annotated[list[str], Argument("FILE", "Rows of vg prepare pairs, or text; - is stdin.")],
+    texts: Annotated[list[str], Argument("FILE")],
     *,
-    vocabulary: Annotated[int, Count("Most entries of the vocabulary.", 8)],
-    output: Annotated[str, Value("DIR", "Folder to write.")],
+    vocabulary: Annotated[int, Count(least=8)],
+    output: Annotated[str, Value("DIR")],
     quiet: Quiet = False,
 ) -> None:
     """Learn a vocabulary of subwords (BPE).
@@ -90,6 +85,11 @@ def tokenizer(
         vg prepare tokenizer wmt/train.jsonl --vocabulary 40000 -o bpe
 
         cat train.en train.de | vg prepare tokenizer - --vocabulary 8000 -o bpe
+
+    Args:
+        texts: Rows of vg prepare pairs, or text; - is stdin.
+        vocabulary: Most entries of the vocabulary.
+        output: Folder to write.
     """
     from vgtools.io.files import dumps
     from vgtools.io.own import atomic_write

@@ -26,10 +26,10 @@ from vgtools.io.inputs import Inputs
 
 @flags
 def visual_genome(
-    image_data: Annotated[str, Argument("FILE", "image_data.json")],
+    image_data: Annotated[str, Argument("FILE")],
     output: RowOutputs,
-    regions: Annotated[str | None, File("region_descriptions.json: captions.")] = None,
-    keep_coco: Annotated[bool, Flag("--keep-coco", help="Keep the images of COCO too.")] = False,
+    regions: Annotated[str | None, File()] = None,
+    keep_coco: Annotated[bool, Flag("--keep-coco")] = False,
     limit: Limit = None,
     quiet: Quiet = False,
 ) -> None:
@@ -43,6 +43,11 @@ def visual_genome(
         vg prepare visual-genome image_data.json --limit 50000 --images . --images-out vokens.jsonl
 
         vg prepare visual-genome image_data.json --regions region_descriptions.json -o c.jsonl
+
+    Args:
+        image_data: image_data.json
+        regions: region_descriptions.json: captions.
+        keep_coco: Keep the images of COCO too.
     """
     nothing = "nothing to write: give --regions FILE, --images-out FILE, or both"
     refuse_if(not regions and not output.images_out, "--images-out", nothing)
@@ -76,14 +81,11 @@ def visual_genome(
 
 @flags
 def visual_genome_boxes(
-    image_data: Annotated[str, Argument("IMAGES", "image_data.json")],
-    regions: Annotated[str, Argument("REGIONS", "region_descriptions.json")],
+    image_data: Annotated[str, Argument("IMAGES")],
+    regions: Annotated[str, Argument("REGIONS")],
     target: Target,
     errors: Errors,
-    coco: Annotated[
-        str | None,
-        File("Only images of this instances_*.json of MS COCO, under its file names."),
-    ] = None,
+    coco: Annotated[str | None, File()] = None,
     quiet: Quiet = False,
 ) -> None:
     r"""Write phrases of regions with boxes.
@@ -97,6 +99,11 @@ def visual_genome_boxes(
             --coco instances_val2014.json -o phrases.jsonl
 
         vg locate phrases.jsonl --matcher retriever --feats grid.npy --score
+
+    Args:
+        image_data: image_data.json
+        regions: region_descriptions.json
+        coco: Only images of this instances_*.json of MS COCO, under its file names.
     """
     tally = errors.tally()
     rows = annotations_module.visual_genome_boxes(image_data, regions, coco, tally)
@@ -107,7 +114,7 @@ def visual_genome_boxes(
 
 @flags
 def conceptual_captions(
-    table: Annotated[str, Argument("TSV", "Train_GCC-training.tsv or the like")],
+    table: Annotated[str, Argument("TSV")],
     output: RowOutputs,
     as_split: AsSplit = None,
     quiet: Quiet = False,
@@ -124,6 +131,9 @@ def conceptual_captions(
 
         head -1000 Validation_GCC-1.1.0-Validation.tsv \
             | vg prepare conceptual-captions - | jq -r .url
+
+    Args:
+        table: Train_GCC-training.tsv or the like
     """
     tally = output.tally()
     rows = captions_module.conceptual_captions(table, tally, f"cc/{as_split}" if as_split else "cc")
@@ -134,13 +144,9 @@ def conceptual_captions(
 
 @flags
 def sbu(
-    urls: Annotated[
-        str, Argument("URLS", "SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json")
-    ],
+    urls: Annotated[str, Argument("URLS")],
     output: RowOutputs,
-    captions: Annotated[
-        str | None, Argument("CAPTIONS", "SBU_captioned_photo_dataset_captions.txt")
-    ] = None,
+    captions: Annotated[str | None, Argument("CAPTIONS")] = None,
     quiet: Quiet = False,
 ) -> None:
     r"""Write captions and URLs of Flickr photos.
@@ -154,6 +160,10 @@ def sbu(
 
         vg prepare sbu sbu-captions-all.json --images photos --on-error skip \
             --images-out images.jsonl -o captions.jsonl
+
+    Args:
+        urls: SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json
+        captions: SBU_captioned_photo_dataset_captions.txt
     """
     tally = output.tally()
     rows = captions_module.sbu(urls, captions, tally)

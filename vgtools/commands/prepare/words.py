@@ -28,12 +28,10 @@ from vgtools.io.errors import Tally, amount
 
 @flags
 def norms(
-    table: Annotated[str, Argument("FILE", "Table with a header, columns between tabs or commas.")],
-    value: Annotated[str, Value("COLUMN", "Its numbers, or its names of classes.", "--value")],
+    table: Annotated[str, Argument("FILE")],
+    value: Annotated[str, Value("COLUMN", "--value")],
     target: Target,
-    word: Annotated[
-        str | None, Value("COLUMN", "Its words.", show_default="the first column")
-    ] = None,
+    word: Annotated[str | None, Value("COLUMN", show_default="the first column")] = None,
     quiet: Quiet = False,
 ) -> None:
     r"""Write values of words, or their classes.
@@ -48,6 +46,11 @@ def norms(
             -o concreteness.jsonl
 
         vg prepare norms valence.csv --word Word --value V.Mean.Sum | head -3
+
+    Args:
+        table: Table with a header, columns between tabs or commas.
+        value: Its numbers, or its names of classes.
+        word: Its words.
     """
     from vgtools.datasets import norms as source
     from vgtools.datasets.rows import save
@@ -60,16 +63,11 @@ def norms(
 
 @flags
 def wordnet(
-    index: Annotated[str, Argument("FILE", "index.sense of WordNet 3.0 or 3.1")],
+    index: Annotated[str, Argument("FILE")],
     target: Target,
-    classes: Annotated[
-        Literal["supersense", "pos"],
-        Flag(help="Supersenses (nouns, verbs) or parts of speech."),
-    ] = "supersense",
-    least: Annotated[int, Count("Leave out words with fewer uses in WordNet's tagged texts.")] = 5,
-    share: Annotated[
-        float, Value("SHARE", "Least share of a word's uses in its class.", min=0.5, max=1)
-    ] = 0.8,
+    classes: Annotated[Literal["supersense", "pos"], Flag()] = "supersense",
+    least: Annotated[int, Count()] = 5,
+    share: Annotated[float, Value("SHARE", min=0.5, max=1)] = 0.8,
     quiet: Quiet = False,
 ) -> None:
     """Write the WordNet classes of words.
@@ -82,6 +80,12 @@ def wordnet(
         vg prepare wordnet dict/index.sense -o supersense.jsonl
 
         vg prepare wordnet dict/index.sense --classes pos | jq -r .value | sort | uniq -c
+
+    Args:
+        index: index.sense of WordNet 3.0 or 3.1
+        classes: Supersenses (nouns, verbs) or parts of speech.
+        least: Leave out words with fewer uses in WordNet's tagged texts.
+        share: Least share of a word's uses in its class.
     """
     from vgtools.datasets import norms as source
     from vgtools.datasets.rows import save
@@ -94,7 +98,7 @@ def wordnet(
 
 @flags
 def vectors(
-    file: Annotated[str, Argument("FILE", "crawl-300d-2M.vec, glove.6B.300d.txt or the like")],
+    file: Annotated[str, Argument("FILE")],
     output: ArrayFile,
     limit: Limit = None,
     restart: Restart = False,
@@ -111,6 +115,9 @@ def vectors(
         vg prepare vectors crawl-300d-2M.vec -o crawl.npy
 
         unzip -p crawl-300d-2M.vec.zip | vg prepare vectors - --limit 200000 -o common.npy
+
+    Args:
+        file: crawl-300d-2M.vec, glove.6B.300d.txt or the like
     """
     refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
     from vgtools.text.vector_files import pack_vectors
@@ -126,22 +133,13 @@ def vectors(
 
 @flags
 def imagenet(
-    folder: Annotated[
-        str,
-        Argument(
-            "DIR", "Pictures in folders named by synset (n01440764), or files whose names start so."
-        ),
-    ],
+    folder: Annotated[str, Argument("DIR")],
     target: Target,
     errors: Errors,
-    least: Annotated[int, Count("Leave out synsets with fewer pictures (paper: 10).")] = 1,
-    most: Annotated[
-        int | None, Count("Draw N pictures of each synset that has more (paper: 10).")
-    ] = None,
+    least: Annotated[int, Count()] = 1,
+    most: Annotated[int | None, Count()] = None,
     seed: Seed = 0,
-    glosses: Annotated[
-        str | None, File("Further synsets: wnid, nouns between commas, definition, between tabs.")
-    ] = None,
+    glosses: Annotated[str | None, File()] = None,
     images_out: ImagesOut = None,
     quiet: Quiet = False,
 ) -> None:
@@ -156,6 +154,12 @@ def imagenet(
             -o nouns.jsonl
 
         vg prepare imagenet imagenet22k | jq -r '.nouns[0]' | uniq | sort | head
+
+    Args:
+        folder: Pictures in folders named by synset (n01440764), or files whose names start so.
+        least: Leave out synsets with fewer pictures (paper: 10).
+        most: Draw N pictures of each synset that has more (paper: 10).
+        glosses: Further synsets: wnid, nouns between commas, definition, between tabs.
     """
     from vgtools.datasets import imagenet as source
     from vgtools.datasets.rows import Folder

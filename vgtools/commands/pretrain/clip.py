@@ -94,11 +94,9 @@ def clip(
     *,
     captions: Captions,
     target: RunFolder,
-    feats: Annotated[str, Value("X.npy", "Features of the photos, of vg extract-image-feats.")],
+    feats: Annotated[str, Value("X.npy")],
     start: TowerStart,
-    valid: Annotated[
-        str | None, File("Measure recall on these captions, of other photos; theirs are in FEATS.")
-    ] = None,
+    valid: Annotated[str | None, File()] = None,
     optimizer: Annotated[ClipOptimizer, TRAINING],
     checkpoints: Annotated[Checkpoints, TRAINING],
     seed: Seed = 0,
@@ -119,6 +117,10 @@ def clip(
 
         vg pretrain clip train.jsonl --feats feats.npy --shape clip-text-small \\
           --tokenizer builtin:clip-bpe --valid dev.jsonl -o teacher
+
+    Args:
+        feats: Features of the photos, of vg extract-image-feats.
+        valid: Measure recall on these captions, of other photos; theirs are in FEATS.
     """
     why = "the photos of a step are one another's negatives; lower --batch-size instead"
     refuse_if(optimizer.micro_batch is not None, "--micro-batch", why)

@@ -115,21 +115,9 @@ class GroundingOptimizer(Optimizer):
 def grounding(
     context: typer.Context,
     *,
-    inputs: Annotated[
-        list[str],
-        Argument(
-            "INPUT",
-            'Text, or rows {"text": …} and {"image": ID, "text": …}: .txt, .jsonl, .gz, .zst, '
-            "-. A line or row is one example.",
-        ),
-    ],
+    inputs: Annotated[list[str], Argument("INPUT")],
     target: RunFolder,
-    encoder: Annotated[
-        str,
-        Value(
-            "NAME", "Text encoder: hub name, directory, vg run, builtin:NAME; it stays as it is."
-        ),
-    ],
+    encoder: Annotated[str, Value("NAME")],
     shown: Annotated[ImageFlags, IMAGES],
     cross: CrossModalSettings,
     weight: Annotated[
@@ -164,6 +152,11 @@ def grounding(
 
         vg pretrain grounding wiki.txt --strategy scene --index scene.faiss --feats cc.npy -k 16 \\
           -e builtin:minilm -o run.scene
+
+    Args:
+        inputs: Text, or rows {"text": …} and {"image": ID, "text": …}: .txt, .jsonl, .gz, .zst, -.
+            A line or row is one example.
+        encoder: Text encoder: hub name, directory, vg run, builtin:NAME; it stays as it is.
     """
     shown.check()
     no_image = cross.drop_images > 0 and shown.strategy == "none"

@@ -65,9 +65,7 @@ class LmOptimizer(Optimizer):
 def lm(
     context: typer.Context,
     *,
-    inputs: Annotated[
-        list[str], Argument("INPUT", "Voken rows or text: .jsonl, .npy, .txt, .gz, .zst, -.")
-    ],
+    inputs: Annotated[list[str], Argument("INPUT")],
     target: RunFolder,
     start: StartFlags,
     weight: Annotated[
@@ -83,27 +81,14 @@ def lm(
         Value("X.npy", f"Features of the bank, for {' and '.join(objectives.names(feats=True))}."),
         VOKENS,
     ] = None,
-    also: Annotated[
-        str | None,
-        File(
-            "Further labels of the inputs' tokens, learned by a head of their own: voken rows or "
-            ".npy of the same text, for example of vg prepare clusters."
-        ),
-        VOKENS,
-    ] = None,
+    also: Annotated[str | None, File(), VOKENS] = None,
     valid: Valid = None,
     masking: MaskingFlags,
     optimizer: Annotated[LmOptimizer, TRAINING],
     gradient_checkpointing: GradientCheckpointing = False,
-    compiled: Annotated[
-        bool, Flag("--compile", help="Compile the encoder first."), TRAINING
-    ] = False,
+    compiled: Annotated[bool, Flag("--compile"), TRAINING] = False,
     checkpoints: Annotated[Checkpoints, TRAINING],
-    keep_every: Annotated[
-        int | None,
-        Count("Keep the encoder of every N-th step as RUN/step-N, a model like any."),
-        TRAINING,
-    ] = None,
+    keep_every: Annotated[int | None, Count(), TRAINING] = None,
     cache: Cache = None,
     seed: Seed = 0,
     runtime: Runtime,
@@ -128,6 +113,13 @@ def lm(
         vg pretrain vokens.npy --encoder run --weight voken_cls=1 --dtype bfloat16 -o run.vokens
 
         vg pretrain visualbert captions.jsonl --regions regions.npy --encoder run -o run.visualbert
+
+    Args:
+        inputs: Voken rows or text: .jsonl, .npy, .txt, .gz, .zst, -.
+        also: Further labels of the inputs' tokens, learned by a head of their own: voken rows or
+            .npy of the same text, for example of vg prepare clusters.
+        compiled: Compile the encoder first.
+        keep_every: Keep the encoder of every N-th step as RUN/step-N, a model like any.
     """
     read = [*inputs, *([also] if also else []), *(valid or ())]
     optimizer = settle(context, start, optimizer, read, target.output)

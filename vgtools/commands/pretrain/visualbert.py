@@ -56,16 +56,8 @@ class VisualBertOptimizer(Optimizer):
 def visualbert(
     context: typer.Context,
     *,
-    inputs: Annotated[
-        list[str],
-        Argument(
-            "CAPTIONS",
-            'Rows {"image": ID, "text": …}, or "images": [ID, ID]: .jsonl, .gz, .zst, -.',
-        ),
-    ],
-    regions: Annotated[
-        str, Value("X.npy", "Regions of the captions' images, of vg extract-image-feats --regions.")
-    ],
+    inputs: Annotated[list[str], Argument("CAPTIONS")],
+    regions: Annotated[str, Value("X.npy")],
     target: RunFolder,
     start: StartFlags,
     weight: Annotated[
@@ -102,6 +94,10 @@ def visualbert(
 
         vg pretrain visualbert nlvr2.jsonl --regions nlvr2.npy --encoder run --weight mlm=1 \\
           --boxes 144 -o run.nlvr2
+
+    Args:
+        inputs: Rows {"image": ID, "text": …}, or "images": [ID, ID]: .jsonl, .gz, .zst, -.
+        regions: Regions of the captions' images, of vg extract-image-feats --regions.
     """
     optimizer = settle(context, start, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, tuple(_WEIGHTS))

@@ -105,7 +105,7 @@ class XDBertOptimizer(Optimizer):
 def xdbert(
     context: typer.Context,
     *,
-    inputs: Annotated[list[str], Argument("INPUT", "Text: .txt, .jsonl, .npy, .gz, .zst, -.")],
+    inputs: Annotated[list[str], Argument("INPUT")],
     target: RunFolder,
     models: Models,
     weight: Annotated[
@@ -143,6 +143,9 @@ def xdbert(
 
         vg pretrain xdbert captions.jsonl --pack row --block 64 -e builtin:minilm --teacher clip \\
           --valid dev.jsonl -o xdbert
+
+    Args:
+        inputs: Text: .txt, .jsonl, .npy, .gz, .zst, -.
     """
     optimizer = settle(context, None, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, _LOSSES) or dict.fromkeys(_LOSSES, 1.0)

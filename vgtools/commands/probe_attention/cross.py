@@ -30,10 +30,10 @@ from vgtools.io.process import Progress
 def cross(
     context: typer.Context,
     *,
-    texts: Annotated[str, Argument("TEXT", "Any text, or TASK=FILE: the texts of a task.")] = "-",
+    texts: Annotated[str, Argument("TEXT")] = "-",
     encoder: Encoder,
     samples: Samples = 1000,
-    examples: Annotated[int, Count("Texts whose attention is drawn.", 0)] = 8,
+    examples: Annotated[int, Count(least=0)] = 8,
     output: Output = None,
     batch_size: BatchSize = 32,
     limit: Limit = None,
@@ -50,6 +50,10 @@ def cross(
     Examples:
 
         vg probe-attention cross rte=glue/RTE/dev.tsv --encoder run.xdbert --limit 200 -o maps
+
+    Args:
+        texts: Any text, or TASK=FILE: the texts of a task.
+        examples: Texts whose attention is drawn.
     """
     help_at_terminal(context, texts)
     from vgtools.models.references import pick_device

@@ -29,29 +29,16 @@ from vgtools.io.inputs import Inputs
 def regions(
     context: typer.Context,
     *,
-    captions: Annotated[
-        str, Argument("CAPTIONS", "Captions with phrase boxes (vg prepare flickr30k-entities).")
-    ] = "-",
-    regions: Annotated[str, Value("X.npy", "Region features of the photos.")],
+    captions: Annotated[str, Argument("CAPTIONS")] = "-",
+    regions: Annotated[str, Value("X.npy")],
     probed: Probed,
     splits: Splits,
-    phrase: Annotated[
-        Literal["last", "mean"],
-        Flag(help="A phrase asks with its last sub-word, or with the mean of all."),
-    ] = "last",
-    entity_word: Annotated[
-        Literal["head", "any"],
-        Flag(help="In relations a phrase is represented by its head, or by any of its words."),
-    ] = "head",
-    images: Annotated[
-        str | None, File("Where the photos are, for the page: image jsonl or a directory.")
-    ] = None,
-    examples: Annotated[int, Count("Captions on the page.", 0)] = 8,
+    phrase: Annotated[Literal["last", "mean"], Flag()] = "last",
+    entity_word: Annotated[Literal["head", "any"], Flag()] = "head",
+    images: Annotated[str | None, File()] = None,
+    examples: Annotated[int, Count(least=0)] = 8,
     output: Output = None,
-    reported: Annotated[
-        bool,
-        Flag("--reported", help="Add the paper's best heads (figure 3, table 2), marked as such."),
-    ] = False,
+    reported: Annotated[bool, Flag("--reported")] = False,
     errors: Errors,
     runtime: Runtime,
 ) -> None:
@@ -77,6 +64,15 @@ def regions(
         vg probe-attention phrases.jsonl --encoder run --regions feats.npy --images photos -o probe
 
         vg probe-attention phrases.jsonl --encoder run --regions regions.npy --split test | jq -c .
+
+    Args:
+        captions: Captions with phrase boxes (vg prepare flickr30k-entities).
+        regions: Region features of the photos.
+        phrase: A phrase asks with its last sub-word, or with the mean of all.
+        entity_word: In relations a phrase is represented by its head, or by any of its words.
+        images: Where the photos are, for the page: image jsonl or a directory.
+        examples: Captions on the page.
+        reported: Add the paper's best heads (figure 3, table 2), marked as such.
     """
     help_at_terminal(context, captions)
     splits.check()

@@ -60,13 +60,11 @@ class Classifier:
 def text(
     context: typer.Context,
     *,
-    texts: Annotated[str, Argument("TEXT", "Any text, or rows with a split.")] = "-",
+    texts: Annotated[str, Argument("TEXT")] = "-",
     probed: Probed,
     splits: Splits,
     learning: Classifier,
-    distances: Annotated[
-        int, Count("Texts that the distances of heads are averaged over.", 0)
-    ] = 100,
+    distances: Annotated[int, Count(least=0)] = 100,
     output: Output = None,
     runtime: Runtime,
 ) -> None:
@@ -86,6 +84,10 @@ def text(
         vg probe-attention text wiki.txt --encoder builtin:minilm --parser en_core_web_sm -o probe
 
         vg probe-attention text wiki.txt -e run --parser wiki.conllu --classifier words | jq -c .
+
+    Args:
+        texts: Any text, or rows with a split.
+        distances: Texts that the distances of heads are averaged over.
     """
     help_at_terminal(context, texts)
     splits.check()

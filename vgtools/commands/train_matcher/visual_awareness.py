@@ -96,29 +96,11 @@ class BackboneFlags:
 def visual_awareness(
     context: typer.Context,
     captions: Captions,
-    feats: Annotated[
-        str,
-        Argument(
-            "GRID",
-            "X.npy of vg extract-image-feats --pooling none, with X.ids. With --backbone the"
-            " images themselves: a directory, an image jsonl, or a list of paths.",
-        ),
-    ],
+    feats: Annotated[str, Argument("GRID")],
     *,
     target: RunFolder,
-    words: Annotated[
-        str,
-        Value(
-            "REF",
-            "Word vectors: the folder of skip-thoughts (dictionary.txt, utable.npy), X.vec, X.txt,"
-            " X.npy of vg prepare vectors, or an encoder, for its word pieces or states.",
-            "--words",
-            "-w",
-        ),
-    ] = "builtin:minilm",
-    preset: Annotated[
-        Literal["default", "paper"], Flag(help="The recipe that measured best, or the paper's.")
-    ] = "default",
+    words: Annotated[str, Value("REF", "--words", "-w")] = "builtin:minilm",
+    preset: Annotated[Literal["default", "paper"], Flag()] = "default",
     validation: Validation,
     learning: Annotated[RetrieverRecipe, RECIPE],
     pixels: Annotated[BackboneFlags, BACKBONE],
@@ -143,6 +125,13 @@ def visual_awareness(
         vg train-matcher visual-awareness captions.jsonl grid.npy --valid-split dev -o retriever
 
         vg train-matcher visual-awareness captions.jsonl grid.npy --preset paper -o retriever.paper
+
+    Args:
+        feats: X.npy of vg extract-image-feats --pooling none, with X.ids. With --backbone the
+            images themselves: a directory, an image jsonl, or a list of paths.
+        words: Word vectors: the folder of skip-thoughts (dictionary.txt, utable.npy), X.vec, X.txt,
+            X.npy of vg prepare vectors, or an encoder, for its word pieces or states.
+        preset: The recipe that measured best, or the paper's.
     """
     settings = learning.settings(context, preset)
     first = pixels.first_epoch(context, preset, settings["epochs"])

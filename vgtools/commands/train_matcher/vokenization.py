@@ -48,62 +48,20 @@ class MatcherRecipe(recipe.MatcherTraining, Presets):
 def vokenization(
     context: typer.Context,
     captions: Captions,
-    feats: Annotated[
-        str, Argument("FEATS", "X.npy of vg extract-image-feats, with X.ids and X.json.")
-    ],
+    feats: Annotated[str, Argument("FEATS")],
     *,
     target: RunFolder,
-    encoder: Annotated[
-        str, Value("NAME", "Hub name, directory or builtin:NAME.")
-    ] = "builtin:minilm",
-    preset: Annotated[
-        Literal["default", "text", "paper"],
-        Flag(
-            help="The recipe that measured best on captions; on running text, for a bank of the "
-            "photos it learns from; or the paper's."
-        ),
-    ] = "default",
-    level: Annotated[
-        Literal["token", "sentence"], Flag(help="sentence: [CLS] against the image (appendix A.4).")
-    ] = "token",
+    encoder: Annotated[str, Value("NAME")] = "builtin:minilm",
+    preset: Annotated[Literal["default", "text", "paper"], Flag()] = "default",
+    level: Annotated[Literal["token", "sentence"], Flag()] = "token",
     validation: Validation,
     learning: Annotated[MatcherRecipe, RECIPE],
-    layers: Annotated[
-        int, Count("Last layers of the encoder, concatenated (paper: 4).")
-    ] = recipe.MatcherConfig.layers,
-    stop_words: Annotated[
-        str | None, File("Words that are not content words, one per line; nltk: NLTK's list.")
-    ] = None,
-    cache_gb: Annotated[
-        float,
-        Value(
-            "GB",
-            "Memory for hidden states: computed once if they fit, else in every epoch; "
-            "affects rounding only.",
-            min=0,
-        ),
-    ] = 4.0,
-    cache: Annotated[
-        str | None,
-        Value(
-            "DIR",
-            "Keep hidden states in DIR, for other matchers of this encoder and these captions.",
-        ),
-        RECIPE,
-    ] = None,
-    dtype: Annotated[
-        Literal["float32", "bfloat16"],
-        Flag(help="bfloat16: matrix products of the training only, weights stay float32."),
-        RECIPE,
-    ] = "float32",
-    permute_images: Annotated[
-        int | None,
-        Count(
-            "A control: give every photo the captions of another, by this seed. Nothing of a "
-            "photo is left in its vokens but that it is one of many.",
-            0,
-        ),
-    ] = None,
+    layers: Annotated[int, Count()] = recipe.MatcherConfig.layers,
+    stop_words: Annotated[str | None, File()] = None,
+    cache_gb: Annotated[float, Value("GB", min=0)] = 4.0,
+    cache: Annotated[str | None, Value("DIR"), RECIPE] = None,
+    dtype: Annotated[Literal["float32", "bfloat16"], Flag(), RECIPE] = "float32",
+    permute_images: Annotated[int | None, Count(least=0)] = None,
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
@@ -132,6 +90,21 @@ def vokenization(
         vg train-matcher captions.jsonl feats.npy --preset text --hold-out 400 -o matcher.text
 
         vg train-matcher captions.jsonl feats.npy --preset paper --valid dev.jsonl -o matcher.paper
+
+    Args:
+        feats: X.npy of vg extract-image-feats, with X.ids and X.json.
+        encoder: Hub name, directory or builtin:NAME.
+        preset: The recipe that measured best on captions; on running text, for a bank of the photos
+            it learns from; or the paper's.
+        level: sentence: [CLS] against the image (appendix A.4).
+        layers: Last layers of the encoder, concatenated (paper: 4).
+        stop_words: Words that are not content words, one per line; nltk: NLTK's list.
+        cache_gb: Memory for hidden states: computed once if they fit, else in every epoch; affects
+            rounding only.
+        cache: Keep hidden states in DIR, for other matchers of this encoder and these captions.
+        dtype: bfloat16: matrix products of the training only, weights stay float32.
+        permute_images: A control: give every photo the captions of another, by this seed. Nothing
+            of a photo is left in its vokens but that it is one of many.
     """
     settings = learning.settings(context, preset)
     valid = validation.valid
