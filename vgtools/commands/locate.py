@@ -33,19 +33,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MapFlags:
-    """How maps are made, and whether they are drawn or scored."""
+    """How maps are made, and whether they are drawn or scored.
+
+    Attributes:
+        heat: Concept activation map of a retriever, the plain relevance of each position, or
+            GradCAM.
+        dims: Concepts: the N largest dimensions of the text count; more than there are take all.
+        score: Print how well boxes or masks are found, with controls.
+    """
 
     heat: Literal["concepts", "relevance", "gradient"] | None = value(
-        None,
-        "Concept activation map of a retriever, the plain relevance of each position, or GradCAM.",
-        show_default="as the run allows",
+        None, show_default="as the run allows"
     )
-    dims: int | None = count(
-        None,
-        "Concepts: the N largest dimensions of the text count; more than there are take all.",
-        show_default="180; 10 of COCO's classes",
-    )
-    score: bool = value(False, "Print how well boxes or masks are found, with controls.")
+    dims: int | None = count(None, show_default="180; 10 of COCO's classes")
+    score: bool = value(False)
 
 
 @dataclass(frozen=True)
@@ -61,21 +62,12 @@ class OpenedMaps:
 @flags
 def locate(
     context: typer.Context,
-    matcher: Annotated[str, Value("REF", "Run of vg train-matcher, or a CLIP and its kin.")],
-    feats: Annotated[
-        str, File("Grid of the pictures: X.npy of vg extract-image-feats --pooling none.")
-    ],
+    matcher: Annotated[str, Value("REF")],
+    feats: Annotated[str, File()],
     maps: MapFlags,
     target: Target,
     runtime: Runtime,
-    queries: Annotated[
-        str,
-        Argument(
-            "QUERIES",
-            '.jsonl with "text" and "image", .gz, .zst, or - for stdin; or an '
-            "instances_*.json of MS COCO.",
-        ),
-    ] = "-",
+    queries: Annotated[str, Argument("QUERIES")] = "-",
     limit: Limit = None,
 ) -> None:
     """Show where in a picture a text is: a map of heat for every text and its picture.
@@ -107,6 +99,12 @@ def locate(
         vg locate queries.jsonl --matcher retriever --feats grid.npy -o heat.jsonl
 
         vg show heat.jsonl --images images.jsonl -o heat.html
+
+    Args:
+        matcher: Run of vg train-matcher, or a CLIP and its kin.
+        feats: Grid of the pictures: X.npy of vg extract-image-feats --pooling none.
+        queries: .jsonl with "text" and "image", .gz, .zst, or - for stdin; or an instances_*.json
+            of MS COCO.
     """
     help_at_terminal(context, queries)
     refused = re.search(NOT_TEXT, target.output)

@@ -33,12 +33,7 @@ from vgtools.io.remote import all_of, local
 @flags
 def retrieve(
     context: typer.Context,
-    index: Annotated[
-        list[str],
-        File(
-            "The image bank: index of vg build-index; repeatable with a matcher's, rows in order."
-        ),
-    ],
+    index: Annotated[list[str], File()],
     search: ImageSearchFlags,
     target: Annotated[TextTarget, SHARDS],
     runtime: Runtime,
@@ -75,6 +70,9 @@ def retrieve(
         vg retrieve captions.jsonl --index vg.faiss --score
 
         echo 'a dog runs' | vg retrieve - --index vg.faiss -k 4 | vg show - --ids vg.ids
+
+    Args:
+        index: The image bank: index of vg build-index; repeatable with a matcher's, rows in order.
     """
     texts = all_of(text)
     help_at_terminal(context, *texts)

@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSearchFlags:
-    """How images are searched."""
+    """How images are searched.
 
-    k: int = value(16, "Images per text.", "-k", metavar="N", min=1, max=1000)
-    not_own: bool = value(False, 'Never return the "image" that a row names as its own.')
-    score: bool = value(False, "Print how well rows find their own images, and the reverse.")
-    folds: int = count(1, "With --score: also the mean over N parts of the images.")
-    emb: str | None = value(
-        None, "Index of a matcher: also write the texts' embeddings, (N, E).", metavar="X.npy"
-    )
-    clusters: int | None = count(
-        None, "Index of nouns: groups of a text's nouns.", show_default="8"
-    )
-    tagger: str | None = value(
-        None,
-        "Index of nouns: spaCy pipeline that tags them.",
-        metavar="NAME",
-        show_default="builtin:spacy-sm",
-    )
+    Attributes:
+        k: Images per text.
+        not_own: Never return the "image" that a row names as its own.
+        score: Print how well rows find their own images, and the reverse.
+        folds: With --score: also the mean over N parts of the images.
+        emb: Index of a matcher: also write the texts' embeddings, (N, E).
+        clusters: Index of nouns: groups of a text's nouns.
+        tagger: Index of nouns: spaCy pipeline that tags them.
+        matcher: The matcher's run, if not at the index's path to it.
+    """
+
+    k: int = value(16, names=("-k",), metavar="N", min=1, max=1000)
+    not_own: bool = value(False)
+    score: bool = value(False)
+    folds: int = count(1)
+    emb: str | None = value(None, metavar="X.npy")
+    clusters: int | None = count(None, show_default="8")
+    tagger: str | None = value(None, metavar="NAME", show_default="builtin:spacy-sm")
     nprobe: NProbe = None
-    matcher: str | None = value(
-        None, "The matcher's run, if not at the index's path to it.", metavar="RUN"
-    )
+    matcher: str | None = value(None, metavar="RUN")
 
 
 @dataclass(frozen=True)
