@@ -153,6 +153,14 @@ def test_usage(args: list[str], why: str, capfd: Any) -> None:
     assert why in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("page", ["a.jsonl", "./a.json", "a.jsonl.part"])
+def test_a_page_with_a_name_of_the_items_is_refused(folder: Path, page: str, capfd: Any) -> None:
+    args = [write_vectors(folder, "one", ROWS), "--on", f"{folder}/pairs.tsv"]
+    assert run(["measure", *args, "-o", f"{folder}/a.jsonl", "--page", f"{folder}/{page}"]) == 2
+    assert "--page: is a name that vg uses for -o" in capfd.readouterr().err
+    assert not (folder / "a.jsonl").exists()
+
+
 def test_pairs_that_nobody_knows_are_refused(folder: Path, capfd: Any) -> None:
     vectors = write_vectors(folder, "one", {"sun": [1, 0], "moon": [0, 1]})
     assert run(["measure", vectors, "--on", f"{folder}/pairs.tsv", "-q"]) == 65

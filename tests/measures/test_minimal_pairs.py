@@ -57,6 +57,14 @@ def test_the_likelier_sentence_of_each_pair(subject: Subject) -> None:
     assert np.isnan(found[3])
 
 
+def test_other_pairs_and_another_order_are_other_items() -> None:
+    def content(pairs: list[tuple[str, str]]) -> str:
+        return MinimalPairs("x", pairs, ["a"] * 3, ["p"] * 3).items.content
+
+    assert content(PAIRS) == content([*PAIRS])
+    assert len({content(PAIRS), content(PAIRS[::-1]), content([*PAIRS[:2], PAIRS[0]])}) == 3
+
+
 def test_a_sentence_that_is_too_long_is_not_known(subject: Subject) -> None:
     assert np.isnan(sentence_losses(subject, ["a dog", "dog " * 600])).tolist() == [False, True]
 

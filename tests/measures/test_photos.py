@@ -103,6 +103,11 @@ def test_every_evaluation_is_next_to_its_control(
     assert ["difference" in record for record in found] == [False, True, False, False] * 3
     assert [record["items"] for record in found[4:]] == [40] * 8
     assert records(items) == found
+    save_feats(tmp_path / "feats.npy", RNG.normal(size=(40, 5)))
+    other = str(tmp_path / "other.jsonl")
+    records(words, "--on", captions, "--feats", feats, "-o", other)
+    assert run(["measure", items, other]) == 65
+    assert "captions.jsonl looks is of other items than in" in capfd.readouterr().err
 
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:

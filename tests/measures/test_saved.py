@@ -15,11 +15,11 @@ from vgtools.measures.saved import KIND, read_items
 ROW = {"evaluation": "x", "kind": "k", "statistic": "pearson", "item": "a", "gold": 1.0}
 
 
-def save(folder: Path, *rows: dict[str, Any]) -> str:
-    path = folder / "items.jsonl"
+def save(folder: Path, *rows: dict[str, Any], name: str = "items.jsonl", **facts: Any) -> str:
+    path = folder / name
     path.write_text("".join(json.dumps(ROW | row) + "\n" for row in rows))
     encoders = [{"encoder": name} for name in ("p", "q")]
-    write_manifest(path, [path], kind=KIND, encoders=encoders)
+    write_manifest(path, [path], kind=KIND, **{"encoders": encoders, **facts})
     return str(path)
 
 
@@ -47,3 +47,23 @@ def test_refusals(tmp_path: Path, row: dict[str, Any], why: str) -> None:
     path = save(tmp_path, {"predictions": [1, 2]}, {"item": "b"} | row)
     with pytest.raises(DataError, match=why):
         read_items([path])
+
+
+def test_other_items_under_the_same_keys_are_refused(tmp_path: Path) -> None:
+    row = {"predictions": [1, 2]}
+    one, same, other = (
+        save(tmp_path, row, name=f"{name}.jsonl", contents={"x": content})
+        for name, content in (("one", "aa"), ("same", "aa"), ("other", "bb"))
+    )
+    assert len(read_items([one, same])[1]) == 4
+    why = r"other\.jsonl:1: x is of other items than in .*one\.jsonl \(sha256 bb, there aa\)"
+    with pytest.raises(DataError, match=why):
+        read_items([one, other])
+    with pytest.raises(DataError, match="x is of other items"):
+        read_items([one, save(tmp_path, row)])
+
+
+@pytest.mark.parametrize("facts", [{"encoders": ["p", "q"]}, {"contents": ["aa"]}])
+def test_a_manifest_of_another_form_is_refused(tmp_path: Path, facts: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=r"expected an object, got .*; measure again"):
+        read_items([save(tmp_path, {"predictions": [1, 2]}, **facts)])

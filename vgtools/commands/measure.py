@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from vgtools.commands.options import (
@@ -113,6 +115,7 @@ def measure(
     other = words.contexts and words.vectors not in (None, "contexts")
     refuse_if(other, "--contexts", f"is not read with --vectors {words.vectors}")
     from vgtools.io.files import page_path
+    from vgtools.io.names import manifest_path
     from vgtools.io.own import write_page
     from vgtools.measures import compare, saved
     from vgtools.measures.evaluation import rows_of, runs_of
@@ -121,6 +124,10 @@ def measure(
 
     inputs = [path for path in (*refs, *(on or []), feats, words.contexts) if path is not None]
     target = page_path(page, inputs) if page is not None else None  # refused before any work
+    if target is not None and output is not None:
+        real = os.path.realpath(output)
+        taken = str(target).startswith(f"{real}.") or target in (Path(real), manifest_path(real))
+        refuse_if(taken, "--page", f"is a name that vg uses for -o {output}; choose another")
     if are_items:
         measured, names = saved.read_items(refs)
     else:
@@ -175,5 +182,7 @@ def _measure(
                 out.write(dumps(row))
             pairs = zip(refs, prints, strict=True)
             encoders = [{"encoder": ref, "fingerprint": print_} for ref, print_ in pairs]
-            out.finish(kind=saved.KIND, encoders=encoders, vectors=vectors)
+            contents = saved.contents(measured)
+            facts = {"contents": contents} if contents else {}
+            out.finish(kind=saved.KIND, encoders=encoders, vectors=vectors, **facts)
     return measured

@@ -5,6 +5,7 @@ Axes: N items, U units that encoders are asked for (words, sentences), E encoder
 
 from __future__ import annotations
 
+import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -12,7 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from vgtools.io.arrays import Array
+from vgtools.io.files import dumps
 from vgtools.measures.subject import Subject
 from vgtools.tasks.metrics import METRICS, Statistic, mean
 
@@ -34,6 +38,16 @@ class GoldItems:
     gold: Array  # (N,) float64, numbers, or places in `labels`
     labels: Sequence[str] = ()  # names of classes
     groups: Sequence[str] = ()  # N names: items of one name are also compared by themselves
+    content: str = ""  # sha256 of what the items are, where their keys do not tell
+
+
+def content_of(*parts: object) -> str:
+    """Return the sha256 of what items are: JSON values and arrays."""
+    found = hashlib.sha256()
+    for part in parts:
+        array = isinstance(part, np.ndarray)
+        found.update(np.ascontiguousarray(part).data.cast("B") if array else dumps(part))
+    return found.hexdigest()
 
 
 class Measure(ABC):

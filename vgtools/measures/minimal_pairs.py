@@ -16,7 +16,7 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl
-from vgtools.measures.evaluation import LEAST, GoldItems, Measure, numbered
+from vgtools.measures.evaluation import LEAST, GoldItems, Measure, content_of, numbered
 from vgtools.measures.subject import Subject
 from vgtools.text.tokens import tokenize, word_spans
 
@@ -48,6 +48,7 @@ class MinimalPairs(Measure):
             keys=numbered(paradigms),
             gold=np.ones(len(pairs)),
             groups=phenomena,
+            content=content_of(pairs),
         )
         self.pairs = pairs
 

@@ -28,7 +28,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
 from vgtools.io.streams import parse_json, read_jsonl, read_lines
-from vgtools.measures.evaluation import PERMUTED, GoldItems, Measure
+from vgtools.measures.evaluation import PERMUTED, GoldItems, Measure, content_of
 from vgtools.measures.pairs import cosines
 from vgtools.measures.ridge import FOLDS, cross_validated
 from vgtools.measures.subject import Subject
@@ -52,6 +52,7 @@ class CaptionedPhotos:
         self.name = name
         self.photos = list(captions)
         self.features = np.asarray(features, np.float64)
+        self.content = content_of(captions, self.features)
         self.texts = [text for own in captions.values() for text in own]
         self.starts = np.cumsum([0, *map(len, captions.values())])[:-1]
         stop_words = load_stop_words()
@@ -99,7 +100,12 @@ class Looks(Measure):
         self._looks = np.stack([*looks.values()])
         self.words = [(word,) for word in looks]
         self.items = GoldItems(
-            name=name, kind=kind, statistic="mean", keys=list(looks), gold=np.ones(len(looks))
+            name=name,
+            kind=kind,
+            statistic="mean",
+            keys=list(looks),
+            gold=np.ones(len(looks)),
+            content=photos.content,
         )
 
     def ask(self, subject: Subject) -> Array:
@@ -138,7 +144,12 @@ class Alignment(Measure):
         self._neighbours = neighbours
         keys = photos.photos
         self.items = GoldItems(
-            name=name, kind=kind, statistic="mean", keys=keys, gold=np.ones(len(keys))
+            name=name,
+            kind=kind,
+            statistic="mean",
+            keys=keys,
+            gold=np.ones(len(keys)),
+            content=photos.content,
         )
 
     def ask(self, subject: Subject) -> Array:

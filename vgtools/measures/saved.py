@@ -15,10 +15,12 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError
+from vgtools.io.forms import check_form
 from vgtools.io.streams import read_jsonl
 from vgtools.measures.evaluation import STATISTICS, GoldItems, Measured
 
 KIND = "measured-items"
+_FORM = {"encoders": [{"encoder": str}], "contents?": {str: str}}
 _KEYS = {"evaluation": str, "kind": str, "statistic": str, "item": str, "predictions": list}
 
 
@@ -51,6 +53,11 @@ def _shown(values: Array | None, items: GoldItems) -> list[Any] | None:
     return [value if finite else None for value, finite in zip(plain, known, strict=True)]
 
 
+def contents(measured: Sequence[Measured]) -> dict[str, str]:
+    """Return the contents of evaluations whose items' keys do not tell what the items are."""
+    return {each.items.name: each.items.content for each in measured if each.items.content}
+
+
 def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
     """Return the items of files, joined by evaluation and key, and the names of all encoders.
 
@@ -59,19 +66,28 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
 
     Raises:
         DataError: a file cannot be read, is damaged or of another kind, or has another gold value
-            of an item than an earlier file (65, file and line).
+            of an item, or other items under their names, than an earlier file (65, file and line).
     """
     names = list[str]()
     rows = dict[str, dict[str, dict[str, Any]]]()  # evaluation -> item -> its first row
     values = dict[tuple[str, str], dict[int, Any]]()
     asked = set[tuple[str, int]]()
+    sources = dict[str, tuple[str, str]]()  # evaluation -> its content, and a file that has it
     for path in paths:
-        encoders = read_manifest(path, KIND)["encoders"]
+        manifest = read_manifest(path, KIND)
+        check_form(manifest, _FORM, path, "measure again")
+        encoders = manifest["encoders"]
+        own = manifest.get("contents", {})
         for line, row in read_jsonl(path, _KEYS):
             _check(row, len(encoders), path, line)
             name = row["evaluation"]
             key = row["item"]
             first = rows.setdefault(name, {}).setdefault(key, row)
+            here = own.get(name, "")
+            before, other = sources.setdefault(name, (here, path))
+            if before != here:
+                why = f"{name} is of other items than in {other} (sha256 {here}, there {before})"
+                raise DataError(f"{why}; compare encoders measured on the same files", path, line)
             same = ("gold", "statistic", "kind")
             if any(first[fact] != row[fact] for fact in same):
                 why = f"{key!r:.60} has gold {row['gold']}, in an earlier file {first['gold']}"

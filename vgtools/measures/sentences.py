@@ -15,7 +15,7 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.measures.evaluation import LEAST, GoldItems, Measure
+from vgtools.measures.evaluation import LEAST, GoldItems, Measure, content_of
 from vgtools.measures.pairs import centred, cosines
 from vgtools.measures.subject import Subject
 from vgtools.tasks.dispatch import read_examples
@@ -41,7 +41,12 @@ class SentencePairs(Measure):
         self, name: str, keys: Sequence[str], pairs: Sequence[tuple[str, str]], scores: Array
     ) -> None:
         self.items = GoldItems(
-            name=name, kind="sentence pairs", statistic="spearman", keys=keys, gold=scores
+            name=name,
+            kind="sentence pairs",
+            statistic="spearman",
+            keys=keys,
+            gold=scores,
+            content=content_of(pairs),
         )
         self.texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         row = {text: number for number, text in enumerate(self.texts)}
