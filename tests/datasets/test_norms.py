@@ -36,6 +36,12 @@ def test_quoted_columns_between_commas_and_classes(tmp_path: Path) -> None:
         (TAB + "a\t0\n", "Conc.M", r"x\.txt:6: expected 3 columns, got 2"),
         (TAB + "a\t0\tx\n", "Conc.M", r"x\.txt:6: 'x' in \"Conc\.M\"; expected a finite number"),
         (TAB + "a\t0\tnan\n", "Conc.M", r"x\.txt:6: 'nan' in"),
+        (
+            "Word\tV\nx\tNA\na\t1\nb\t2\n",
+            "V",
+            "\"V\": most values are numbers, but the first is 'NA'",
+        ),
+        ("Word\tV\tV\na\t1\t2\n", "V", r"x\.txt:1: the header has two columns 'V'"),
     ],
 )
 def test_refusals(tmp_path: Path, text: str, value: str, why: str) -> None:
@@ -73,7 +79,12 @@ def test_classes_of_wordnet(tmp_path: Path) -> None:
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    for text, why in ((SENSES + "x\n", "index.sense:9: expected a line of"), ("", "is empty")):
+    for text, why in (
+        (SENSES + "x\n", "index.sense:9: expected a line of"),
+        ("a%1:03:00:: 00000001 1 " + "9" * 5000, "index.sense:1: expected a line of"),
+        ("a%1:03:00:" + ":" * 10**6, "index.sense:1: expected a line of"),
+        ("", "is empty"),
+    ):
         (tmp_path / "index.sense").write_text(text)
         with pytest.raises(DataError, match=why):
             list(wordnet(str(tmp_path / "index.sense"), "pos", 1, 0.5, Tally()))

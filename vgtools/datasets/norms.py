@@ -25,7 +25,7 @@ _FILES = re.findall(
     adj.ppl
     """,
 )
-_SENSE = re.compile(r"(\S+)%[1-5]:(\d\d):\d\d:\S*:\S* \d{8} \d+ (\d+)")
+_SENSE = re.compile(r"([^\s%]+)%[1-5]:(\d\d):\d\d:[^\s:]*:[^\s:]* \d{8} \d+ (\d{1,9})", re.ASCII)
 
 
 def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row]:
@@ -39,7 +39,7 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
 
     Raises:
         DataError: no such column, another number of columns than in the header, or a value that is
-            not a finite number after numbers (65, with the line).
+            not a finite number after numbers (65, with the line); most are, but not the first.
     """
     lines = read_lines(path)
     header = next(lines, "")
@@ -47,11 +47,13 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
     titles = next((cells for _, cells in _cells(iter([header]), path, separator)), [])
     word = titles[0] if word is None and titles else word
     for name in (word, value):
-        if name not in titles:
-            raise DataError(f"the header has no column {name!r}: {header:.200}", path, 1)
+        if titles.count(str(name)) != 1:
+            how = "two columns" if name in titles else "no column"
+            raise DataError(f"the header has {how} {name!r}: {header:.200}", path, 1)
     places = titles.index(str(word)), titles.index(value)
     numbers: bool | None = None
-    seen = set[str]()
+    first = ""
+    seen = dict[str, bool]()  # whether a word's value is a number
     for line, cells in _cells(lines, path, separator):
         if len(cells) != len(titles):
             why = f"expected {len(titles)} columns, got {len(cells)}"
@@ -64,13 +66,17 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
         if name in seen:
             tally.left_out["duplicate word"] += 1
             continue
-        seen.add(name)
         number = _number(text)
+        seen[name] = number is not None
+        first = first or text
         numbers = number is not None if numbers is None else numbers
         if numbers and number is None:
             why = f'{text!r:.60} in "{value}"; expected a finite number'
             raise DataError(why, path, line + 1)
         yield {"word": name, "value": number if numbers else text}
+    if not numbers and 2 * sum(seen.values()) > len(seen):
+        why = f"most values are numbers, but the first is {first!r:.60}; remove its row"
+        raise DataError(f'"{value}": {why}', path)
 
 
 def _cells(lines: Iterator[str], path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
