@@ -19,6 +19,7 @@ from vgtools.images.featurizer import Featurizer
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.backbone import load_backbone
 from vgtools.models.dual import is_dual, load_dual
+from vgtools.models.encoder import load_encoder
 
 TEXTS = ["a red dog", "A photo of a cat", "dog", "cats of a dog"]
 
@@ -209,3 +210,8 @@ def test_a_reference_is_a_dual_encoder_a_hub_name_or_a_run(tmp_path: Path) -> No
     with pytest.raises(DataError, match="does not exist") as error:
         is_dual(str(tmp_path / "none"))
     assert error.value.code == Exit.NO_INPUT
+
+
+def test_it_is_no_encoder_of_texts(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"is a .*, not an encoder of texts like BERT or RoBERTa"):
+        load_encoder(str(folder))

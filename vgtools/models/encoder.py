@@ -400,7 +400,14 @@ def as_encoder(
     """
     file = folder or ref
     config = model.config
-    rows = model.get_input_embeddings().num_embeddings
+    try:
+        width = int(config.hidden_size)
+        layers = int(config.num_hidden_layers)
+        positions = max_positions(config)
+        rows = model.get_input_embeddings().num_embeddings
+    except (AttributeError, NotImplementedError, TypeError) as error:
+        why = f"is a {config.model_type}, not an encoder of texts like BERT or RoBERTa: {error}"
+        raise DataError(why, file) from None
     if tokenizer.get_vocab_size() > rows:
         why = f"the tokenizer has {tokenizer.get_vocab_size()} entries, the embedding table {rows}"
         raise DataError(f"{why}: they do not belong together", file)
@@ -413,13 +420,7 @@ def as_encoder(
     if padding is not None and not 0 <= padding < rows:
         why = f'config.json: "pad_token_id": expected a row of the {rows} embeddings, got {padding}'
         raise DataError(why, file)
-    try:
-        width = int(config.hidden_size)
-        layers = int(config.num_hidden_layers)
-        max_tokens = max_positions(config) - len(prefix) - len(suffix)
-    except (AttributeError, TypeError) as error:
-        why = f"is a {config.model_type}, not an encoder of texts like BERT or RoBERTa: {error}"
-        raise DataError(why, file) from None
+    max_tokens = positions - len(prefix) - len(suffix)
     if max_tokens < 1:
         why = f'config.json: "max_position_embeddings": no token fits, {max_tokens} are left'
         raise DataError(f"{why} next to the special tokens", file)
