@@ -140,7 +140,7 @@ def stats(
 
         vg vokenize wiki.txt --index vg.faiss | vg stats --vokens -
 
-        vg stats --vokens v.jsonl --vectors v.npy && vg measure v.npy --on simlex.txt
+        vg stats --vokens v.jsonl --vectors words.npy && vg measure words.npy --on simlex.txt
 
     Args:
         corpora: Text, one sentence per line, or .jsonl with "text"; TABLE#COLUMN; .gz, .zst, -.

@@ -158,7 +158,11 @@ def test_mistakes_are_named(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert fails(*args)[0] == 2
     assert fails(*args, "-k", 3) == (65, fails(*args, "-k", 3)[1])
     assert "has 2 tokens, expected at least one per cluster, 3" in fails(*args, "-k", 3)[1]
+    code, error = fails(*args[:-1], 10**11, "-k", 2)
+    assert (code, "expected at least 100000000000 layers, got" in error) == (65, True), error
     assert fails(*args, "-k", 2)[0] == 0
+    code, error = fails(*args[:3], "--like", bank, "-o", tmp_path / "d.faiss")
+    assert (code, "which is no run of vg train-matcher; give -e, -k" in error) == (65, True), error
     found = fails("vokenize", source, "--index", bank, "--context", 1)
     assert found[0] == 78
     assert "the clusters decide it: vg prepare clusters --context" in found[1]

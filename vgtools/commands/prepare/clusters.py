@@ -22,7 +22,7 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.commands.signature import flags
-from vgtools.io.errors import about, amount
+from vgtools.io.errors import DataError, about, amount
 
 if TYPE_CHECKING:
     from vgtools.systems.vokenization.clusters import TokenClusters
@@ -68,7 +68,7 @@ def clusters(
 
         vg prepare clusters wiki.txt -e builtin:minilm -k 1000 --context 1 -o clusters.faiss
 
-        vg vokenize wiki.txt --index clusters.faiss -o clusters.npy
+        vg vokenize wiki.txt --index clusters.faiss -o labels.npy
 
     Args:
         output: Bank to write, with X.ids, X.states.npy, X.json.
@@ -121,11 +121,15 @@ def clusters(
 
 def _like(index: str) -> dict[str, Any]:
     """Return the number of images of a bank, and how its matcher reads a text."""
+    from vgtools.models.dual import is_dual
     from vgtools.models.sealed import read_run
     from vgtools.retrieval import matcher_path, open_index
 
     bank = open_index(index)
     run = matcher_path(bank)
+    if "clusters" in bank.manifest or is_dual(run):
+        why = f"was made with {run}, which is no run of vg train-matcher; give -e, -k, --layers and"
+        raise DataError(f"{why} --context instead of --like", index)
     form = read_run(run, "matcher")["matcher"]
     chosen = bank.manifest["matcher"].get("context_weight", form["context_weight"])
     weight = chosen if form["sentence"] and form["level"] == "token" else 0.0

@@ -105,9 +105,9 @@ def fit_clusters(
         why = f"has {len(tokens.ids)} tokens, expected at least one per cluster, {plan.count}"
         raise DataError(f"{why}; give more text or a smaller -k")
     config = config_of(encoder, plan.layers, plan.context_weight)
-    states = np.empty((len(tokens.ids), config.dim), np.float32)
     raw = Matcher(StateEmbedding(config).eval(), encoder, {}, encoder.ref, "")
     worker = Vokenizer(raw, bare_index(config.dim))
+    states = np.empty((len(tokens.ids), config.dim), np.float32)
     with Progress("prepare: states", "tokens", len(states), quiet) as bar, torch.inference_mode():
         for part in worker.embed(tokens):
             states[part.places] = part.vectors.float().cpu().numpy()[part.owner]
