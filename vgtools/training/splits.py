@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,11 +107,25 @@ def hold_out(splits: CaptionSplits, number: int, path: str, ids: Sequence[str]) 
     held = set(images[:number])
     train = [row for row in splits.train if row[0] not in held]
     valid = splits.valid + [row for row in splits.train if row[0] in held]
-    both = {image for image, _ in train} & {image for image, _ in valid}
+    refuse_shared({image for image, _ in train}, {image for image, _ in valid}, path)
+    return CaptionSplits(train, valid, splits.unsplit)
+
+
+def refuse_shared(train: Iterable[object], valid: Iterable[object], path: str) -> None:
+    """Refuse images that are both trained and validated on.
+
+    Args:
+        train: images to train on.
+        valid: images to validate on.
+        path: file of the captions.
+
+    Raises:
+        DataError: some are in both.
+    """
+    both = set(train) & set(valid)
     if both:
         why = f"{len(both)} images are in both training and validation; split by image"
         raise DataError(why, path)
-    return CaptionSplits(train, valid, splits.unsplit)
 
 
 def other_images(images: Sequence[int] | Array, seed: int) -> Array:

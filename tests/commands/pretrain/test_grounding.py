@@ -31,8 +31,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_texts(folder / "text.jsonl", sentences(20))
     own = {i: f"image{i % 20:03}" for i in range(20)}
     save_texts(folder / "captions.jsonl", sentences(20, 1), own)
-    save_texts(folder / "valid.jsonl", sentences(12, 2), {i: own[i] for i in range(6)})
-    save_images(folder / "f.npy")
+    save_texts(folder / "valid.jsonl", sentences(12, 2), {i: f"image0{20 + i}" for i in range(6)})
+    save_images(folder / "f.npy", 26)
     save_scene(folder / "scene.faiss")
     return folder
 
@@ -181,6 +181,15 @@ def test_more_clusters_than_images_are_refused(
     refused(capfd, "more clusters (3) than images per text (2)")
     assert pretrain(data, tmp_path / "a", "object", *flags) == Exit.USAGE  # clusters follow -k
     refused(capfd, "its images are found by captions; object needs nouns")
+
+
+def test_photos_to_train_and_to_validate_on_are_refused(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--valid", data / "captions.jsonl"]
+    assert pretrain(data, tmp_path / "a", "i2t", *flags) == Exit.DATA
+    why = "captions.jsonl: 20 images are in both training and validation; split by image"
+    refused(capfd, why)
 
 
 @pytest.mark.slow

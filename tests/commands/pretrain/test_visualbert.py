@@ -32,9 +32,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "c.jsonl", [(f"image{i % 6}", text) for i, text in enumerate(texts[:24])]
     )
     save_captions(
-        folder / "valid.jsonl", [(f"image{i % 3}", text) for i, text in enumerate(texts[24:])]
+        folder / "valid.jsonl", [(f"image{6 + i % 3}", text) for i, text in enumerate(texts[24:])]
     )
-    save_regions(folder / "r.npy")
+    save_regions(folder / "r.npy", images=9)
     return folder
 
 
@@ -255,13 +255,22 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
     refused(capfd, "text_only was false, is now true")
     save_captions(
         tmp_path / "more.jsonl",
-        [("image0", "a"), ("image1", "b"), ("image0", "c"), ("image1", "d")],
+        [("image6", "a"), ("image7", "b"), ("image6", "c"), ("image7", "d")],
     )
     assert (
         pretrain(data, tmp_path / "a", "--steps", 2, "--valid", tmp_path / "more.jsonl")
         == Exit.CONFIG
     )
     refused(capfd, "valid was")
+
+
+def test_photos_to_train_and_to_validate_on_are_refused(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("image6", "a"), ("image2", "b"), ("image6", "c"), ("image2", "d")]
+    save_captions(tmp_path / "both.jsonl", rows)
+    assert pretrain(data, tmp_path / "a", "--valid", tmp_path / "both.jsonl") == Exit.DATA
+    refused(capfd, "both.jsonl: 1 images are in both training and validation; split by image")
 
 
 @pytest.mark.parametrize(

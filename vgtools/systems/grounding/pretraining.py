@@ -30,6 +30,7 @@ from vgtools.systems.grounding.texts import GroundingTexts, read_texts
 from vgtools.tasks.perplexity import perplexity
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training.session import Job, Pretraining, mean_losses
+from vgtools.training.splits import refuse_shared
 from vgtools.training.steps import plan_for, step_batches
 
 _FIRST = 256  # number of first texts whose states give images their scale
@@ -78,6 +79,8 @@ class GroundedPretraining(Pretraining):
         self._longest = self.block - len(text.prefix) - len(text.suffix)
         self._texts = self._read(self.inputs, train=True)
         self._held = self._read(self.valid, train=False) if self.valid else None
+        if self._held is not None:
+            refuse_shared(self._texts.images, self._held.images, self._held.name)
 
     def _read(self, paths: Sequence[str], train: bool) -> GroundingTexts:
         own = self._pictures if self.sources.strategy in TRANSFERRED else None

@@ -48,6 +48,7 @@ from vgtools.text.masking import Masking, mask_tokens
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training.loop import Batches
 from vgtools.training.session import Job, Pretraining, mean_losses
+from vgtools.training.splits import refuse_shared
 from vgtools.training.steps import StepPlan, plan_for, step_batches
 
 # The purpose of a random generator, as the first of its seeds; 0 is the order of captions, 3
@@ -292,6 +293,8 @@ class VisualBertPretraining(Pretraining):
         self._held = None
         if self.valid:
             self._held = read_captions(self.valid, text.tokenizer, shown, pairs)
+            known, held = (set().union(*part.images) for part in (self._captions, self._held))
+            refuse_shared(known, held, self._held.name)
 
     def config(self) -> dict[str, Any]:
         """Return the settings that decide the weights, in addition to the flags that every system
