@@ -69,8 +69,11 @@ def test_a_record_per_run(evaluate: Any, place: Path) -> None:
     assert list(records[0]["interval"]) == parts
     assert list(records[0]["untrained"]) == [*parts, "interval"]
     assert records[0]["interval"] != records[1]["interval"]
-    code, out, _ = evaluate("--split", "train")
+    code, out, err = evaluate("--split", "train")
     assert (code, json.loads(out)["images"]) == (0, 4)
+    why = "hits; with fewer than 10 it is too narrow: take more photos"
+    assert f"{place}/run.s0: an interval is of " in err
+    assert why.removeprefix("hits") in err
 
 
 def test_nouns_and_a_text_with_a_parser(evaluate: Any, place: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vgtools.commands.options import Argument, Flag, Runtime, Value, note, refuse_if
 from vgtools.commands.signature import flags
-from vgtools.io.errors import amount
+from vgtools.io.errors import amount, plain
 from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def evaluate_matcher(
     from vgtools.models.dual import is_dual
     from vgtools.reports import tables
     from vgtools.systems.vokenization.dual import check_own
+    from vgtools.systems.vokenization.evaluation import LEAST_HITS
     from vgtools.systems.vokenization.vokenize import open_matcher, with_context
 
     bank = open_features(feats)
@@ -119,6 +120,10 @@ def evaluate_matcher(
                 given = {} if weight is None else {"context_weight": weight}
                 measured = evaluation.measure(with_context(run, weight))
                 records.append({**record, **given, **measured})
+                if evaluation.fewest < LEAST_HITS:
+                    why = f"an interval is of {amount(int(evaluation.fewest), 'hit')}; with fewer"
+                    why += f" than {LEAST_HITS} it is too narrow: take more photos"
+                    note("evaluate-matcher", f"{plain(ref)}: {why}", runtime.quiet)
                 if not table:
                     out.write(dumps(records[-1]))
                     out.flush()

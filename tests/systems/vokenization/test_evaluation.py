@@ -297,6 +297,9 @@ def test_intervals_are_over_photos_not_words() -> None:
     assert draws.interval(np.repeat(hits, 10), np.repeat(images, 10)) == [low, high]
     assert draws.interval(np.ones(400, bool), images) == [100.0, 100.0]
     assert draws.interval(np.ones(0, bool), images[:0]) == [0.0, 0.0]
+    assert draws.fewest == hits.sum()
+    draws.interval(images < 3, images)
+    assert draws.fewest == 3
 
 
 def test_flickr_s_two_names_of_a_photo_are_one(tmp_path: Path, tiny: Path) -> None:

@@ -45,6 +45,7 @@ from vgtools.training.splits import Rows
 
 POS = ("NOUN", "PROPN", "VERB", "ADJ", "NUM", "ADV", "ADP", "DET", "PRON", "AUX", "CCONJ", "PUNCT")
 SAMPLES = 1000  # bootstrap samples of the intervals
+LEAST_HITS = 10  # below it, intervals of the bootstrap hold the true value less often than they say
 _BUDGET = 4 << 30  # bytes of hidden states that may be held
 Spans = list[tuple[int, int]]
 
@@ -95,17 +96,22 @@ class Bootstrap:
         images: feature rows of the photos; lines, for a text without photos.
         samples: how many samples are drawn.
         seed: decides which samples are drawn.
+
+    Attributes:
+        fewest: hits of the rarest share so far.
     """
 
     def __init__(self, images: Array, samples: int = SAMPLES, seed: int = 0) -> None:
         self._images = np.unique(images)
         size = len(self._images)
+        self.fewest: float = np.inf
         self._drawn = draws(size, samples, seed).astype(np.float64) if size else np.zeros((1, 0))
 
     def interval(self, hits: Array, images: Array) -> list[float]:
         """Return the 95 % interval of a share in percent, from each item's hit and photo."""
         if not len(hits):
             return [0.0, 0.0]
+        self.fewest = min(self.fewest, int(hits.sum()))
         place = np.searchsorted(self._images, images)
         size = len(self._images)
         right = np.bincount(place, hits, minlength=size)
@@ -123,6 +129,9 @@ class Evaluation:
         rows: captions to evaluate on.
         parser: with it recall is also given by part of speech.
         watch: called with the number of tokens that an encoder has read.
+
+    Attributes:
+        fewest: hits of the rarest share with an interval, of the last matcher measured.
 
     Raises:
         DataError: no captions, or the parser's.
@@ -145,6 +154,7 @@ class Evaluation:
         self._stems: dict[str, set[int]] = {}
         self._encoder = ("", 0)
         self._encoded: dict[str, Encoded] = {}
+        self.fewest: float = np.inf
 
     def add_phrases(self, path: str) -> None:
         """Also measure concept hit on the nouns in the annotated phrases of first captions.
@@ -201,7 +211,9 @@ class Evaluation:
             for name, texts in self._parts.items():
                 self._encoded[name] = _encode(texts, run.encoder, packed, self._watch)
         size = len(self.photos)
+        self._bootstrap.fewest = np.inf
         record = {"images": size, "chance": chance(size), **self._figures(run.matcher)}
+        self.fewest = self._bootstrap.fewest
         calibration = Calibration.of(run.info, Path(run.ref) / "run.json")
         if calibration is not None:
             record["reliability"] = self._reliability(run.matcher, calibration)
