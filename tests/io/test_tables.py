@@ -7,6 +7,7 @@ import csv
 import datetime
 import gzip
 import json
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -139,6 +140,7 @@ def test_columns_get_the_keys_that_a_name_gives_them(write: Callable[..., Path])
     assert [*read_texts(f"{path}#text=say.en")] == ["one 0", "one 1", "one 2"]
     message = caught(f"{path}#caption")
     assert "has no column 'caption'; its columns are text, id, say, say.en, say.de" in message
+    assert "two columns are named for 'text'" in caught(f"{path}#say.en,text=id")
     assert f'{path}:1: the key "target" is missing' in caught(path, {"target": str})
     assert f"{path}#target=COLUMN names its column" in caught(path, {"target": str})
     assert "text" in caught(f"{path}#text=say", {"text": str})
@@ -149,6 +151,16 @@ def test_nulls_and_mixed_types_are_refused_with_the_row(write: Callable[..., Pat
     assert f'{path}:2049: "text" must be a string, got None' in caught(path, {"text": str})
     path = write(pa.table({"text": [1, 2]}))
     assert f'{path}:1: "text" must be a string, got 1' in caught(path, {"text": str})
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(
+        DataError, match="a pipe can be read only once; write it to a file"
+    ) as error:
+        [*read_jsonl(tmp_path / name)]
+    assert error.value.code == Exit.USAGE
 
 
 def test_names_of_tables() -> None:

@@ -23,7 +23,7 @@ import orjson
 
 from vgtools.io.errors import DataError, Exit, file_error, file_errors
 from vgtools.io.folders import Shards, open_file
-from vgtools.io.names import file_of, is_shards, is_url, split_table
+from vgtools.io.names import file_of, is_shards, is_url, refuse_stream, split_table
 from vgtools.io.parquet import ABOUT
 from vgtools.io.trust import file_hash
 
@@ -67,6 +67,8 @@ def keys_of(columns: Sequence[str], path: str | Path, fields: Sequence[str] = ()
         key, _, column = item.rpartition("=")
         if column not in (*columns, *fields):
             raise DataError(f"has no column {column!r:.80}; {listed}", path)
+        if (key or "text") in named:
+            raise DataError(f"two columns are named for {key or 'text'!r:.80}; name one", path)
         named[key or "text"] = column
     others = [name for name in columns if name not in {*named, *named.values()}]
     return named | dict(zip(others, others, strict=True))
@@ -82,7 +84,7 @@ def table_rows(path: str | Path, start: int = 0, stop: int | None = None) -> Ite
 
     Raises:
         DataError: pyarrow is not installed (69); the file is missing (66), damaged or cut off, or
-            has no column of a name (65), with the row where one is at fault.
+            has no column of a name (65), with the row where one is at fault; or is a pipe (usage).
     """
     name, columns = split_table(path)
     if is_shards(name):
@@ -130,6 +132,7 @@ class _OpenTable:
             raise DataError(why, path, code=Exit.UNAVAILABLE) from None
         self._path = path
         name = file_of(path)
+        refuse_stream(name)  # its end is read before its start
         self._is_parquet = name.endswith(".parquet")
         with _faults(path), ExitStack() as opened:
             stream = opened.enter_context(open_file(name))
