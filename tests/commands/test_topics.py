@@ -128,6 +128,18 @@ def test_each_flag_has_a_help() -> None:
             assert not silent, words
 
 
+@pytest.mark.parametrize(("words", "topic"), list(parts()))
+def test_names_of_examples_do_not_share_a_manifest(
+    words: str, topic: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*words.split(), "--help", *([topic] if topic else [])]) == 0
+    examples = capsys.readouterr().out.partition("\nExamples:\n")[2].partition("\nOptions:\n")[0]
+    made = re.findall(r"(?:-o|--vectors) (\S+)\.(?:npy|faiss|jsonl)(?=\s)", examples)
+    for stem in made:
+        kinds = set(re.findall(rf"(?<![\w/.]){re.escape(stem)}\.(npy|faiss|jsonl)(?=\s)", examples))
+        assert len(kinds) == 1, f"the manifests of {stem}.{kinds} have one name"
+
+
 def test_a_topic_has_a_summary_and_a_page_of_its_own() -> None:
     for words, name in parts():
         if name is None:

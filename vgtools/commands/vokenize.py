@@ -234,7 +234,8 @@ def _drawn(
 
     name = str(control.control)
     given = search.k > 1 or search.min_score is not None or search.context_weight is not None
-    refuse_if(given, "--control", "excludes -k, --min-score and --context")
+    given = given or search.reading is not None
+    refuse_if(given, "--control", "excludes -k, --min-score, --context and --reading")
     reads = name != "random"
     why = "needs --captions" if reads else "reads no --captions"
     refuse_if(bool(control.captions) != reads, "--control", f"{name} {why}")

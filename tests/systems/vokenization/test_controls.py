@@ -12,6 +12,7 @@ import pytest
 from tests.tiny import save_feats
 from tests.tiny.lm import make_tokenizer, save_rows
 from vgtools.cli import run
+from vgtools.io.errors import DataError
 from vgtools.systems.vokenization.controls import RandomLabels, frequent_words, word_centroids
 from vgtools.training.splits import other_images
 
@@ -72,6 +73,16 @@ def test_the_most_frequent_tokens_have_labels_of_their_own(tmp_path: Path) -> No
     assert found.vokens[:, 0].tolist() == [labels.get(word, -1) for word in words]
 
 
+def test_captions_that_cannot_make_a_control_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("\n\n")
+    with pytest.raises(DataError, match=r"t\.txt: has no token to count"):
+        frequent_words(make_tokenizer(), 3, [str(tmp_path / "t.txt")])
+    feats = str(save_feats(tmp_path / "feats.npy"))
+    captions = save_rows(tmp_path / "c.jsonl", [{"image": "image000", "text": "bam"}] * 2)
+    with pytest.raises(DataError, match=r"c\.jsonl: has captions of one image of the bank, to pe"):
+        word_centroids(make_tokenizer(), ["image000", "image001"], [str(captions)], feats, 1)
+
+
 def test_random_labels_are_even_and_a_function_of_sentence_and_seed() -> None:
     texts = [f"bam {a} {b} den" for a in WORDS for b in WORDS] * 40
     texts = [f"{text} {i}" for i, text in enumerate(texts)]
@@ -119,6 +130,7 @@ def test_the_command_writes_each_control_and_refuses_flags_of_another(
         ("--control", "centroid", "--captions", captions): "needs --feats",
         ("--feats", "x.npy"): "belong to --control",
         ("--control", "random", "--permute-images", "1"): "belongs to --control centroid",
+        ("--control", "random", "--reading", "word"): "--context and --reading",
     }.items():
         assert run(["vokenize", str(text), "--index", str(tiny / "vg.faiss"), *flags]) == 2
         assert why in " ".join(capfd.readouterr().err.split())

@@ -86,12 +86,18 @@ class RandomLabels(WordLabels):
 
 
 def frequent_words(tokenizer: Any, bank: int, files: Sequence[str]) -> WordLabels:
-    """Return labels of the `bank` most frequent tokens of texts: 0 is the most frequent one."""
+    """Return labels of the `bank` most frequent tokens of texts: 0 is the most frequent one.
+
+    Raises:
+        DataError: there is no token.
+    """
     counts = np.zeros(_ids_of(tokenizer), np.int64)
     for path in files:
         for window in read_windows(path, _LINES):
             ids = tokenize(tokenizer, window.texts()).ids
             counts += np.bincount(ids, minlength=len(counts))
+    if not counts.any():
+        raise DataError("has no token to count", files[0])
     order = np.argsort(-counts, kind="stable")[:bank]
     order = order[counts[order] > 0]
     labels = np.full(len(counts), -1, np.int32)
@@ -127,6 +133,8 @@ def word_centroids(
     photos = photos - photos.mean(0)
     photos = _unit(photos / np.maximum(photos.std(0), 1e-9))
     held = held_tokens(tokenizer, ids, files)
+    if permute is not None and len(np.unique(held.images)) < 2:
+        raise DataError("has captions of one image of the bank, to permute among images", files[0])
     images = held.images if permute is None else other_images(held.images, permute)
     known, first = np.unique(held.tokens, return_index=True)
     means = np.stack([photos[rows].mean(0) for rows in np.split(images, first[1:])])
