@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -255,6 +256,7 @@ def test_a_run_folder_is_made_or_refused(tmp_path: Path) -> None:
     for place, why in (
         ("file", "is a file, expected a run folder"),
         ("no/run", "cannot be created"),
+        (os.fsdecode(b"caf\xe9"), "has bytes in its name that are not UTF-8"),
     ):
         with pytest.raises(DataError, match=why) as fault:
             run_folder(str(tmp_path / place))

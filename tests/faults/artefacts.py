@@ -316,6 +316,11 @@ def _words() -> None:
     pairs = list(pairwise(names))
     judged = (f"{a}\t{b}\t{n % 7}\n" for n, (a, b) in enumerate(pairs))
     Path("judged.tsv").write_text("".join(judged))
+    texts = (f"{a} {b}\t{b}\t{n % 5}\n" for n, (a, b) in enumerate(pairs))
+    Path("rated.tsv").write_text("sentence1\tsentence2\tscore\n" + "".join(texts))
+    for number in ("", "2"):
+        how = f"--on rated.tsv --samples 100 -q -o rated{number}.jsonl"
+        _run("measure", f"words{number}.npy", *how.split())
     blimp = {"linguistics_term": "order", "UID": "order_1"}
     _jsonl(
         Path("blimp.jsonl"),
@@ -498,6 +503,7 @@ def _tasks() -> None:
     pictures = tiny_vtasks.save_grounding(Path("grounding"), 6)
     tiny_vtasks.save_pictures(Path("grounding.npy"), pictures)
     tiny_vtasks.save_visualbert(Path("visualbert"), Path("vqa.npy"))
+    tiny_vtasks.save_visualbert(Path("seeing"), Path("scenes.npy"), width=12)
 
     gold = [0, 1, 1, 0, 1, 0, 1, 1, 0, 0]
     texts = {

@@ -291,6 +291,7 @@ _LEARN = (
     "probe-attention text in/scenes.jsonl -e in/encoder --parser in/scenes.conllu --samples 20"
     " --classifier words --vectors in/words.vec --epochs 1 --distances 4 --device cpu -o probe"
 )
+_SIGHT = CALLS["probe"].argv.replace("in/vb", "in/seeing")
 _PAGE = CALLS["probe"].argv.replace("in/scenes ", "in/scenes.images.jsonl ")
 _SEEN = (
     "perplexity in/pairs.jsonl -e in/grounded-regions --regions in/regions.npy --block 24"
@@ -361,6 +362,11 @@ PAIRS = (
         edit("joint/tokenizer.json", '"lowercase": ?true', '"lowercase":false'),
         code=Exit.CONFIG,
     ),
+    Pair(
+        "measure: items × items",
+        "measure in/rated.jsonl in/rated2.jsonl --samples 100",
+        edit("rated2.json", r'("rated.tsv": ?")\w+', r"\g<1>" + "0" * 64),
+    ),
     Pair("measure: pairs × word vectors", _LIKE, features("words2"), SAME),
     Pair("probe-attention text: texts × word vectors", _LEARN, lines("words.vec", head=1), SAME),
     Pair("prepare: captions × photos", "prepare-flickr8k", refiled("sets/photos"), SAME),
@@ -413,6 +419,7 @@ PAIRS = (
     Pair(
         "pretrain xdbert: packed vokens × tokenizer", _ADAPT, made_with("packed.json", "tokenizer")
     ),
+    Pair("probe-attention: regions × run", _SIGHT, made_with("scenes.json", "backbone")),
     Pair("pretrain visualbert: regions × run", _ON, made_with("regions.json", "backbone")),
     Pair("pretrain grounding: texts × regions", _REGIONS, features("regions"), SAME),
     Pair(

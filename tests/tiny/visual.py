@@ -31,11 +31,15 @@ def encoder_of(seed: int = 0, **changes: Any) -> Encoder:
 
 
 def model_of(
-    seed: int = 0, late_fusion: bool = False, alignment: str = "sum", **changes: Any
+    seed: int = 0,
+    late_fusion: bool = False,
+    alignment: str = "sum",
+    width: int = REGION,
+    **changes: Any,
 ) -> VisualBert:
     """Return a random VisualBERT whose parts all matter: no bias or table is at its start."""
     model = make_visualbert(
-        encoder_of(seed, **changes), VisualBertConfig(REGION, late_fusion, alignment)
+        encoder_of(seed, **changes), VisualBertConfig(width, late_fusion, alignment)
     )
     with torch.no_grad():
         for name, weight in model.named_parameters():

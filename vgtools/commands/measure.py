@@ -115,7 +115,7 @@ def measure(
     other = words.contexts and words.vectors not in (None, "contexts")
     refuse_if(other, "--contexts", f"is not read with --vectors {words.vectors}")
     from vgtools.io.files import page_path
-    from vgtools.io.names import manifest_path
+    from vgtools.io.names import is_stream, manifest_path
     from vgtools.io.own import write_page
     from vgtools.measures import compare, saved
     from vgtools.measures.evaluation import rows_of, runs_of
@@ -124,6 +124,7 @@ def measure(
 
     inputs = [path for path in (*refs, *(on or []), feats, words.contexts) if path is not None]
     target = page_path(page, inputs) if page is not None else None  # refused before any work
+    refuse_if(output is not None and is_stream(output), "-o", "name a file, which has a manifest")
     if target is not None and output is not None:
         real = os.path.realpath(output)
         taken = str(target).startswith(f"{real}.") or target in (Path(real), manifest_path(real))

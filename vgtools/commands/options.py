@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vgtools.commands.topics import FIRST, Topic, page
-from vgtools.io.errors import DataError, Exit, file_error, plain
+from vgtools.io.errors import DataError, Exit, file_error, plain, storable
 from vgtools.io.own import make_folder
 from vgtools.io.remote import stay_offline
 from vgtools.io.settings import count, file, names_and_help, value
@@ -350,6 +350,9 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
         if not path.name or not path.exists():
             why = f"is {path}, expected a folder for a run; choose another -o"
             raise DataError(why, output, code=Exit.CANNOT_CREATE)
+    if storable(path.name) != path.name:
+        why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
+        raise DataError(why, path, code=Exit.CANNOT_CREATE)
     if path.exists() and not path.is_dir():
         raise DataError("is a file, expected a run folder", path, code=Exit.CANNOT_CREATE)
     try:

@@ -28,6 +28,7 @@ from vgtools.commands.options import (
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
 from vgtools.io.files import dumps, page_path
+from vgtools.io.names import is_stream
 from vgtools.io.own import open_stream, write_page
 from vgtools.io.process import Progress
 from vgtools.io.settings import count, file, value
@@ -234,7 +235,7 @@ def _check_vectors(context: typer.Context, vokens: Sequence[str], by: LabelVecto
         refuse_if(is_given(context, "least"), "--least", "belongs to --vectors")
         return
     refuse_if(len(vokens) != 1, "--vectors", "needs one --vokens")
-    refuse_if(vokens[0] == "-", "--vokens", "is read twice with --vectors; name a file")
+    refuse_if(is_stream(vokens[0]), "--vokens", "is read twice with --vectors; name a file")
     refuse_if(not by.vectors.endswith(".npy"), "--vectors", f"must end in .npy, got {by.vectors!r}")
 
 
