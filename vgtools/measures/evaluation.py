@@ -38,11 +38,11 @@ class GoldItems:
     gold: Array  # (N,) float64, numbers, or places in `labels`
     labels: Sequence[str] = ()  # names of classes
     groups: Sequence[str] = ()  # N names: items of one name are also compared by themselves
-    content: str = ""  # sha256 of what the items are, where their keys do not tell
+    content: str = ""  # sha256 of the items, if their keys alone do not name them
 
 
 def content_of(*parts: object) -> str:
-    """Return the sha256 of what items are: JSON values and arrays."""
+    """Return the sha256 of parts of items: JSON values and arrays."""
     found = hashlib.sha256()
     for part in parts:
         array = isinstance(part, np.ndarray)

@@ -54,7 +54,7 @@ def _shown(values: Array | None, items: GoldItems) -> list[Any] | None:
 
 
 def contents(measured: Sequence[Measured]) -> dict[str, str]:
-    """Return the contents of evaluations whose items' keys do not tell what the items are."""
+    """Return the contents of evaluations whose items have more to them than their keys."""
     return {each.items.name: each.items.content for each in measured if each.items.content}
 
 

@@ -162,7 +162,7 @@ def test_mistakes_are_named(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert (code, "expected at least 100000000000 layers, got" in error) == (65, True), error
     assert fails(*args, "-k", 2)[0] == 0
     code, error = fails(*args[:3], "--like", bank, "-o", tmp_path / "d.faiss")
-    assert (code, "which is no run of vg train-matcher; give -e, -k" in error) == (65, True), error
+    assert (code, "not a run of vg train-matcher; give -e, -k" in error) == (65, True), error
     found = fails("vokenize", source, "--index", bank, "--context", 1)
     assert found[0] == 78
     assert "the clusters decide it: vg prepare clusters --context" in found[1]

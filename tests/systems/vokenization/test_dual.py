@@ -325,4 +325,4 @@ def test_the_pictures_of_such_a_run_are_its_backbones(
 def test_clusters_are_not_like_the_bank_of_a_dual_encoder(bank: Path, capfd: Any) -> None:
     text, like, output = (str(bank / name) for name in ("t.txt", "vg.faiss", "c.faiss"))
     assert run(["prepare", "clusters", text, "--like", like, "-o", output, *CPU]) == 65
-    assert "which is no run of vg train-matcher; give -e, -k" in capfd.readouterr().err
+    assert "not a run of vg train-matcher; give -e, -k" in capfd.readouterr().err

@@ -128,7 +128,7 @@ def _like(index: str) -> dict[str, Any]:
     bank = open_index(index)
     run = matcher_path(bank)
     if "clusters" in bank.manifest or is_dual(run):
-        why = f"was made with {run}, which is no run of vg train-matcher; give -e, -k, --layers and"
+        why = f"was made with {run}, not a run of vg train-matcher; give -e, -k, --layers and"
         raise DataError(f"{why} --context instead of --like", index)
     form = read_run(run, "matcher")["matcher"]
     chosen = bank.manifest["matcher"].get("context_weight", form["context_weight"])
