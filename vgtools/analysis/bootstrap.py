@@ -17,6 +17,7 @@ _ENDS = (0.025, 0.975)
 
 def draws(groups: int, samples: int, seed: int = 0) -> Array:
     """Return how often each sample draws each group: (samples, groups) int64."""
+    # Counts weigh groups without copying their items, so that a sample is a product of matrices.
     rng = np.random.default_rng(seed)
     drawn: Array = rng.multinomial(groups, np.full(groups, 1 / groups), samples)
     return drawn
@@ -47,15 +48,19 @@ def share_ends(right: Array, total: Array, drawn: Array) -> list[float]:
     if size == 1:
         return [float(share)] * 2  # every sample has the one group
     shares = _ratio(drawn @ right, drawn @ total)
-    without = _ratio(right.sum() - right, total.sum() - total)  # jackknife
+    # The share without each group, whose asymmetry is the skew of the share (acceleration).
+    without = _ratio(right.sum() - right, total.sum() - total)
     apart = without.mean() - without
     spread = float(np.sqrt((apart**2).sum()))
     if not spread:
         return [float(share)] * 2
     skew = float((apart**3).sum()) / (6 * spread**3)
+    # Samples that equal the share count half: many do where few items are right, without a bias.
     below = ((shares < share).sum() + (shares == share).sum() / 2) / len(shares)
     normal = NormalDist()
+    # A share beyond all samples would have an infinite bias; S samples show half of one at most.
     bias = normal.inv_cdf(min(max(below, 0.5 / len(shares)), 1 - 0.5 / len(shares)))
+    # The variance over samples has G for G - 1: the second factor makes up for it.
     reach = _t(size - 1) * (size / (size - 1)) ** 0.5
     at = [bias + (bias + z) / (1 - skew * (bias + z)) for z in (-reach, reach)]
     return [float(end) for end in np.quantile(shares, [normal.cdf(z) for z in at])]

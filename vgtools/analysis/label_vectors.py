@@ -46,7 +46,7 @@ def count_labels(
     if is_packed(path):
         why = "has token ids, not words; give the voken rows (.jsonl) that it was made from"
         raise DataError(why, path, code=Exit.USAGE)
-    manifest_beside(path)
+    manifest_beside(path)  # A damaged manifest is refused before hours of counting.
     ids = NewIds()
     pairs = PairCounts(memory)
     digest = ""
@@ -57,6 +57,7 @@ def count_labels(
         edges = word_spans(texts, spans, starts)
         first = [v[0] if isinstance(v, list) else v for row in rows for v in row["vokens"]]
         labels = np.array(first, np.int64)
+        # A token outside of words, a line end for example, has no owner; -1 means no label.
         kept = (edges[:, 0] < edges[:, 1]) & (labels >= 0)
         owner = np.repeat(np.arange(len(texts)), np.diff(starts))[kept]
         places = zip(owner.tolist(), edges[kept].tolist(), strict=True)
@@ -64,8 +65,10 @@ def count_labels(
         pairs.add(np.array(words, np.int64), labels[kept])
         if progress is not None:
             progress.advance(len(labels))
+    # The hash of the rows up to a limit is not the file's.
     if digest and limit is None:
         check_made(path, digest)
+    # Rows without any label yield no block; the empty array keeps the shape.
     found = [np.zeros((3, 0)), *map(np.stack, pairs.blocks())]
     word, label, times = np.concatenate(found, axis=1)
     return LabelCounts(list(ids), word.astype(np.int64), label.astype(np.int64), times)
@@ -130,6 +133,8 @@ def _blocks(counts: LabelCounts, kept: Array, width: int) -> Iterator[Array]:
     """Yield the vectors of the words that are kept, some at a time."""
     values = ppmi(counts)
     rows = np.flatnonzero(kept)
+    # Pairs are sorted by word: the pairs of a block of words are a slice, with the rare words
+    # between them.
     begin = np.searchsorted(counts.word, rows)
     end = np.searchsorted(counts.word, rows, "right")
     size = max(1, _BLOCK // width)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from vgtools.models.encoder import Encoder, load_masked_lm
-from vgtools.models.layers import LayerStack
+from vgtools.models.layers import LayerStack, draw_linear_layers
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
 from vgtools.models.references import fill
@@ -104,12 +104,12 @@ class CrossModal(nn.Module):
         self.config = config
         self.layers = LayerStack(text, config.layers)
         self.placeholder = nn.Parameter(torch.empty(width).normal_(0, _STD))
+        # A model that never sees images has no weights for them, which no loss would reach.
         if config.images:
             self.project = nn.Linear(config.width, width)
             self.norm = nn.LayerNorm(width, float(text.config.layer_norm_eps))
             self.ranks = nn.Parameter(torch.empty(config.images, width).normal_(0, _STD))
-            nn.init.normal_(self.project.weight, std=_STD)
-            nn.init.zeros_(self.project.bias)
+            draw_linear_layers(self.project, _STD)
 
     def embed(self, slots: Tensor, slot_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inputs of the layers for the images, and their mask.
@@ -128,6 +128,7 @@ class CrossModal(nn.Module):
         # All regions of an image share its rank.
         ranks = torch.arange(slots.shape[1], device=slots.device) // self.config.regions
         visual = self.norm(self.project(slots) + self.ranks[ranks])
+        # The first slot of a text without images is the placeholder; the rest stay masked.
         none = ~slot_mask.any(1, keepdim=True) & (
             torch.arange(slots.shape[1], device=slots.device) == 0
         )
@@ -153,16 +154,9 @@ class CrossModal(nn.Module):
 
         Every process must have the same gradients, whatever texts it got.
         """
-        names = (
-            "placeholder",
-            "ranks",
-            "project.weight",
-            "project.bias",
-            "norm.weight",
-            "norm.bias",
-        )
-        weights = dict(self.named_parameters())
-        return 0 * torch.stack([weights[n].sum() for n in names if n in weights]).sum()
+        # The layers are left out: every text goes through them.
+        own = [w.sum() for name, w in self.named_parameters() if not name.startswith("layers.")]
+        return 0 * torch.stack(own).sum()
 
 
 class GroundedEncoder(nn.Module):
@@ -210,6 +204,7 @@ class GroundedEncoder(nn.Module):
         if segments is not None:
             given["token_type_ids"] = segments
         states = self.text(**given).last_hidden_state
+        # Also a text that is shown no image has a placeholder, as in pretraining.
         if slots is None or slot_mask is None:
             slots, slot_mask = no_slots(len(ids), ids.device)
         joint: Tensor = self.cross(states, mask, slots, slot_mask)
@@ -264,8 +259,7 @@ class GroundedMaskedLM(nn.Module):
         self.jmlm = MaskedLMHead(lm)
         if config.strategy in ("t2i", "both"):
             self.jmrm = nn.Linear(int(text.config.hidden_size), config.width)
-            nn.init.normal_(self.jmrm.weight, std=_STD)
-            nn.init.zeros_(self.jmrm.bias)
+            draw_linear_layers(self.jmrm, _STD)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GroundedMaskedLM:
         # torch moves only registered modules; the frozen encoder has to be on the same device.
@@ -323,6 +317,7 @@ class GroundedMaskedLM(nn.Module):
             length = batch.ids.shape[1]
             rows = self.jmlm.hidden(joint[:, :length].flatten(0, 1)[batch.masked])
             total = jmlm(rows, self.jmlm.table, self.jmlm.bias, batch.tokens, self.dtype)
+            # `nothing` is 0, and gives each process the gradients that all have to exchange.
             losses = {"jmlm": total / batch.token_count + self.cross.nothing()}
             if self.config.strategy in ("t2i", "both"):
                 chosen = joint[batch.regions[:, 0], length + batch.regions[:, 1]]

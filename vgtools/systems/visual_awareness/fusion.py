@@ -24,6 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, read_json
 from vgtools.io.own import atomic_write
+from vgtools.models.layers import draw_linear_layers
 from vgtools.models.references import fill, fingerprint, read_safetensors
 from vgtools.models.runs import as_config
 
@@ -161,10 +162,7 @@ class Fusion(nn.Module):
         """
         if start == "identity" and self.config.kind in ATTENTION_ALONE:
             raise ValueError(f"{self.config.kind} lets no state through")
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=std)
-                nn.init.zeros_(module.bias)
+        draw_linear_layers(self, std)
         if start == "drawn":
             return
         # With this weight at 0 the images add nothing at first, but its gradient is not 0.

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.models.encoder import Encoder
+from vgtools.models.layers import draw_linear_layers
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
 from vgtools.systems.vokenization.objectives import ALSO, OBJECTIVES
@@ -66,10 +67,7 @@ class VokenHead(nn.Module):
             layers = (nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width, eps=eps))
             self.hidden = nn.Sequential(*layers)
         self.decoder = nn.Linear(width, outputs)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=scale)
-                nn.init.zeros_(module.bias)
+        draw_linear_layers(self, scale)
 
 
 class VokenBatch(NamedTuple):
@@ -145,6 +143,8 @@ class VisuallySupervisedLM(nn.Module):
             states = output.last_hidden_state.flatten(0, 1)  # (B * T, H)
             losses: dict[str, Tensor] = {}
             if "mlm" in self.config.losses:
+                # The rows are picked before the head: logits of all B * T places would take most of
+                # the memory, and no loss reads them.
                 rows = mlm_hidden(self.lm)(states[batch.masked])
                 total = self._cross_entropy(self.lm.get_output_embeddings(), rows, batch.tokens)
                 losses["mlm"] = total / batch.token_count
@@ -154,6 +154,7 @@ class VisuallySupervisedLM(nn.Module):
                 if name == ALSO:
                     named = (batch.also_places, batch.also_labels, batch.also_count)
                 places, labels, number = named
+                # A shared head has no layer of its own: it reads the masked words' layer.
                 rows = (head.hidden or mlm_hidden(self.lm))(states[places])
                 losses[name] = getattr(self, f"_{name}")(head, rows, labels) / number
         return losses
@@ -223,6 +224,8 @@ def count_vokens(
         if given is None and file.vokens != named[0].vokens:
             others = f"the vokens of {named[0].name} of {named[0].vokens}; use one image bank"
             raise DataError(f"its vokens are of {file.vokens} images, {others}", file.name)
+    # Vokens are checked against the bank before an embedding or a loss would read out of range,
+    # which on a GPU stops the process without naming a line.
     bound = given if given is not None else named[0].vokens if named else None
     tops = [check_range(file, vocabulary, bound) for file in (*files, *held)]
     if control == "tokens":
@@ -337,6 +340,8 @@ def collate(
         inner = slice(head, size)
         tokens = block[:, 0].astype(np.int64)
         vokens = block[:, 1].astype(np.int64)
+        # A block has a generator of its own: its masks depend neither on the cut into batches nor
+        # on the number of processes or the step that a resumed run starts from.
         seeds = [_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number]
         rng = np.random.default_rng(seeds)
         read[i, inner], chosen[i, inner] = mask_tokens(
@@ -360,6 +365,7 @@ def collate(
         for array in (labels, further):
             array[chosen != (recipe.on == "masked")] = IGNORED
     longest = int(present.sum(1).max(initial=0))
+    # A step without any masked token, or voken, divides its sum of 0 by 1.
     token_count = max(1, int(chosen.sum())) / parts
     voken_count = max(1, int((labels != IGNORED).sum())) / parts
     also_count = max(1, int((further != IGNORED).sum())) / parts

@@ -116,6 +116,7 @@ class Stream(nn.Module):
         self, x: Tensor, other: Tensor, mask: Tensor, weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Return L1 or V1, and the weights of the attention across; see `Attention`."""
+        # As in BERT, the sum of input and output is normalised, not the input (post-LayerNorm).
         seen, found = self.across(x, other, mask, weights)
         return self.across_norm(x + self.dropout(seen)), found
 
@@ -291,6 +292,7 @@ class XDBert(nn.Module):
     ) -> None:
         super().__init__()
         mlm_hidden(lm)  # This refuses an unknown head now, not at the first step.
+        # New layers start from chance, so they may learn faster than student and teacher.
         self.rates = dict.fromkeys(("cross.", "match.", "clip_token."), faster)
         shape = Shape.of(lm.config, teacher.config)
         self.config = config
@@ -327,6 +329,7 @@ class XDBert(nn.Module):
         states, seen = self.cross(
             encoded.last_hidden_state, batch.attention.bool(), seen, seen_mask, both
         )
+        # Rows are picked before the head: logits of all B * T places would fill the memory.
         rows = states.flatten(0, 1)[batch.masked]
         # Chosen tokens are laid out as the teacher's states are, so that their places match.
         tokens, _ = lay_out(batch.chosen, batch.lengths, fill=-1)  # (B, U)
@@ -345,6 +348,7 @@ class XDBert(nn.Module):
             if "mlm" in self.losses:
                 losses["mlm"] = self.word_loss(made, batch) / batch.token_count
             if "match" in self.losses:
+                # Two classes: the teacher read the same text, or another row's.
                 answers = self.match(made.pooled).float()
                 total = F.cross_entropy(answers, batch.same, reduction="sum")
                 losses["match"] = total / batch.row_count
