@@ -30,9 +30,9 @@ from vgtools.models.masked_lm import check_sizes
 from vgtools.models.products import quicken
 from vgtools.models.references import (
     ENCODER_FILES,
-    SAFE_LOADING,
     check_whole,
     fingerprint,
+    load_network,
     load_tokenizer,
     quiet_transformers,
     resolve,
@@ -103,24 +103,12 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
         why = f'{error.why}: {line}.save_pretrained(DIR)"'
         raise DataError(why, folder, code=error.code) from None
     tokenizer = frame_texts(load_tokenizer(str(folder), offline=True), folder)
-    with quiet_transformers():
-        try:
-            model, report = CLIPTextModelWithProjection.from_pretrained(
-                folder,
-                config=config,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                dtype="float32",
-                **SAFE_LOADING,
-            )
-        except Exception as error:  # raised by the configuration, safetensors or torch
-            raise unusable("CLIP", error, folder) from None
-    missing = sorted(map(str, report["missing_keys"]))
+    network = CLIPTextModelWithProjection
+    model, missing, unlike = load_network(network, folder, "CLIP", config=config)
     if missing == ["text_projection.weight"]:
         why = "lacks text_projection.weight, so it is a bare tower; take the CLIP that it is from"
         raise DataError(why, folder)
-    missing += [str(key) for key, *_ in report["mismatched_keys"]]
-    check_whole(model, missing, folder)
+    check_whole(model, missing + unlike, folder)
     encoder = _as_teacher(quicken(model), tokenizer, ref, folder)
     # Some settings of a configuration are read only when a text is; if they are damaged, this must
     # fail here, where the message can name the folder.

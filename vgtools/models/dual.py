@@ -30,9 +30,9 @@ from vgtools.models.encoder import Encoder, as_encoder, check_layers, max_positi
 from vgtools.models.products import quicken
 from vgtools.models.references import (
     ENCODER_FILES,
-    SAFE_LOADING,
     check_whole,
     fingerprint,
+    load_network,
     load_tokenizer,
     pick_device,
     pick_dtype,
@@ -153,21 +153,10 @@ def load_towers(ref: str, *, offline: bool = False) -> tuple[Any, Path]:
         raise DataError(f"{why} for example openai/clip-vit-base-patch32", folder)
     safetensors_files(folder)
     check_layers(config, folder)
-    with quiet_transformers():
-        try:
-            model, report = AutoModel.from_pretrained(
-                folder,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                dtype="float32",
-                **SAFE_LOADING,
-            )
-        except Exception as error:  # raised by the configuration, safetensors or torch
-            raise unusable("dual encoder", error, folder) from None
-    missing = sorted(map(str, report["missing_keys"]))
-    missing += [str(key) for key, *_ in report["mismatched_keys"]]
+    model, missing, unlike = load_network(AutoModel, folder, "dual encoder")
     # The space does not need a BERT's pooler, which only some checkpoints have.
-    check_whole(model, [key for key in missing if ".pooler." not in key], folder)
+    needed = [key for key in missing + unlike if ".pooler." not in key]
+    check_whole(model, needed, folder)
     return quicken(model).eval().requires_grad_(False), folder
 
 

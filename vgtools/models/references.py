@@ -372,6 +372,34 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
+def load_network(
+    network: Any, folder: Path, what: str, **settings: Any
+) -> tuple[Any, list[str], list[str]]:
+    """Return transformers' network of a folder, and its weights that are not there or do not fit.
+
+    Args:
+        network: class of transformers.
+        folder: holds safetensors files.
+        what: the kind of model that is expected, for errors.
+        **settings: further arguments of `from_pretrained`.
+
+    Returns:
+        The network in float32, the names of weights that its files lack, sorted, and of those in
+        another shape; neither kind is filled.
+
+    Raises:
+        DataError: no such network can be loaded.
+    """
+    settings |= SAFE_LOADING | {"dtype": "float32", "ignore_mismatched_sizes": True}
+    with quiet_transformers():
+        try:
+            model, report = network.from_pretrained(folder, output_loading_info=True, **settings)
+        except Exception as error:  # raised by the configuration, safetensors or torch
+            raise unusable(what, error, folder) from None
+    unlike = [str(key) for key, *_ in report["mismatched_keys"]]
+    return model, sorted(map(str, report["missing_keys"])), unlike
+
+
 def safetensors_files(folder: Path) -> list[Path]:
     """Return the files of a folder's weights: `model.safetensors`, or else every safetensors file.
 

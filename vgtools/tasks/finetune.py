@@ -27,6 +27,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, sha256_file
 from vgtools.io.own import atomic_write, make_folder
 from vgtools.models.encoder import Encoder, load_with_head, save_pretrained
+from vgtools.models.layers import draw_linear_layers
 from vgtools.models.memory import in_batches
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype
@@ -143,7 +144,33 @@ def make_batches(
     return lambda epoch, first: prefetch(batches(epoch, first))
 
 
-class FineTuner(nn.Module):
+class TaskNetwork(nn.Module):
+    """A network under the head of a task, and its loss.
+
+    Args:
+        config: transformers' configuration of its text encoder.
+        kind: the task's kind.
+        dtype: type that the products are computed in (autocast); weights stay float32.
+    """
+
+    def __init__(self, config: Any, kind: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.kind = kind
+        self.dtype = dtype
+        self.pad = int(config.pad_token_id or 0)
+        # Whether the second text of a pair is marked with a segment number.
+        self.segments = int(getattr(config, "type_vocab_size", 0) or 0) > 1
+
+    def outputs(self, batch: Any) -> Tensor:
+        """Return the outputs of the head, in the form of the task's kind."""
+        raise NotImplementedError
+
+    def forward(self, batch: Any) -> dict[str, Tensor]:
+        """Return the loss of the task's kind."""
+        return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
+
+
+class FineTuner(TaskNetwork):
     """A transformers model with the head of a task, and its loss.
 
     Args:
@@ -152,13 +179,8 @@ class FineTuner(nn.Module):
     """
 
     def __init__(self, net: Any, kind: str, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
+        super().__init__(net.config, kind, dtype)
         self.net = net
-        self.kind = kind
-        self.dtype = dtype
-        self.pad = int(net.config.pad_token_id or 0)
-        # Whether the second text of a pair is marked with a segment number.
-        self.segments = int(getattr(net.config, "type_vocab_size", 0) or 0) > 1
 
     def outputs(self, batch: TaskBatch) -> Tensor:
         """Return (B, C) logits or scores; (B, T, C) for tags.
@@ -173,10 +195,6 @@ class FineTuner(nn.Module):
         if "logits" in made:
             return made.logits.float()  # type: ignore[no-any-return]
         return torch.stack([made.start_logits, made.end_logits], -1).float()
-
-    def forward(self, batch: TaskBatch) -> dict[str, Tensor]:
-        """Return the loss of the task's kind."""
-        return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
 
 
 def new_tuner(
@@ -343,8 +361,7 @@ def linear_head(width: int, task: Task) -> nn.Linear:
     """Return a linear layer for a task, over states (…, width), drawn as BERT's layers are."""
     outputs = {"choice": 1, "regress": 1, "span": 2}.get(task.kind, len(task.labels))
     head = nn.Linear(width, outputs)
-    nn.init.normal_(head.weight, std=_STD)
-    nn.init.zeros_(head.bias)
+    draw_linear_layers(head, _STD)
     return head
 
 

@@ -41,7 +41,6 @@ from vgtools.tasks import finetune
 from vgtools.tasks.examples import Example
 from vgtools.tasks.finetune import LOSS, BatchWithImages, Learner, Split, with_images
 from vgtools.tasks.image_controls import Choice, choose_images
-from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.sequences import InputsWithRows
 from vgtools.tasks.table import Task
 
@@ -178,7 +177,7 @@ def collate(
 # ------------------------------------------------------------------------------------------ network
 
 
-class GroundedTuner(nn.Module):
+class GroundedTuner(finetune.TaskNetwork):
     """A grounded encoder under a linear layer for a task, and its loss.
 
     Args:
@@ -193,12 +192,8 @@ class GroundedTuner(nn.Module):
     def __init__(
         self, encoder: GroundedEncoder, task: Task, dtype: torch.dtype = torch.float32
     ) -> None:
-        super().__init__()
+        super().__init__(encoder.config, task.kind, dtype)
         self.encoder = encoder
-        self.kind = task.kind
-        self.dtype = dtype
-        self.pad = int(encoder.config.pad_token_id or 0)
-        self.segments = int(getattr(encoder.config, "type_vocab_size", 0) or 0) > 1
         self.dropout = nn.Dropout(_DROPOUT)
         self.head = finetune.linear_head(int(encoder.config.hidden_size), task)
 
@@ -223,8 +218,7 @@ class GroundedTuner(nn.Module):
 
     def forward(self, batch: BatchWithImages) -> dict[str, Tensor]:
         """Return the loss of the task's kind."""
-        loss = KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole
-        return {LOSS: loss + self.encoder.cross.nothing()}
+        return {LOSS: super().forward(batch)[LOSS] + self.encoder.cross.nothing()}
 
 
 def new_tuner(

@@ -43,8 +43,7 @@ from vgtools.systems.visualbert.model import (
 from vgtools.tasks import finetune
 from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.examples import VisualExample
-from vgtools.tasks.finetune import LOSS, Learner, Split, outputs_of
-from vgtools.tasks.kinds import KINDS
+from vgtools.tasks.finetune import Learner, Split, outputs_of
 from vgtools.tasks.kinds.answer import (
     soft_targets,
 )
@@ -422,7 +421,7 @@ class PhraseAttention(nn.Module):
         return split
 
 
-class VisualTuner(nn.Module):
+class VisualTuner(finetune.TaskNetwork):
     """A VisualBERT under the head of a task, and its loss.
 
     Args:
@@ -434,13 +433,11 @@ class VisualTuner(nn.Module):
     """
 
     def __init__(self, model: VisualBert, task: Task, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
         config = model.lm.config
+        super().__init__(config, task.kind, dtype)
+        self.segments = True
         self.task = task
         self.adaptation = ADAPTATIONS[task.kind]
-        self.dtype = dtype
-        self.pad = int(config.pad_token_id or 0)
-        self.segments = True
         # No task reads the heads of pretraining, and transformers' classes have no place for them.
         model.lm.cls = nn.Identity()
         model.match = nn.Identity()  # type: ignore[assignment]
@@ -485,10 +482,6 @@ class VisualTuner(nn.Module):
         pooled = self.model.pool(self.model.states(*text, *seen, alignment.flatten(0, 1)))
         logits: Tensor = self.head(self.dropout(pooled)).float().view(-1, each)
         return logits
-
-    def forward(self, batch: RegionTaskBatch) -> dict[str, Tensor]:
-        """Return the loss of the task's kind."""
-        return {LOSS: KINDS[self.task.kind].loss(self.outputs(batch), batch) / batch.whole}
 
 
 def new_tuner(

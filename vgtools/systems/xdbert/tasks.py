@@ -39,8 +39,7 @@ from vgtools.models.runs import save_run
 from vgtools.systems.xdbert.model import KIND, XDBertCrossModal, XDBertRun, open_xdbert
 from vgtools.tasks import finetune
 from vgtools.tasks.examples import Example
-from vgtools.tasks.finetune import LOSS, Learner, Split, TaskBatch
-from vgtools.tasks.kinds import KINDS
+from vgtools.tasks.finetune import Learner, Split, TaskBatch
 from vgtools.tasks.sequences import CHUNK, InputsWithImages, TaskInputs
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import row_starts
@@ -49,7 +48,7 @@ HEAD = "head.safetensors"  # the linear layer, next to a saved tower
 _FULL = ("classify", "regress", "choice")  # kinds of task that the full model learns
 
 
-class TowerTuner(nn.Module):
+class TowerTuner(finetune.TaskNetwork):
     """A text tower under a linear layer for a task, and its loss.
 
     It reads both texts of a pair as one sequence, START a END START b END, and the layer reads
@@ -66,14 +65,11 @@ class TowerTuner(nn.Module):
         to the first END, which has never seen the second text.
     """
 
-    segments = False  # a tower does not number the texts of a pair
-
     def __init__(self, encoder: Encoder, task: Task, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
+        super().__init__(encoder.model.config, task.kind, dtype)
         self.tower = encoder.model
-        self.kind = task.kind
-        self.dtype = dtype
         self.pad = encoder.suffix[-1]  # Any id will do, because nothing reads it.
+        self.segments = False  # a tower does not number the texts of a pair
         self.head = finetune.linear_head(encoder.width, task)
 
     def outputs(self, batch: TaskBatch) -> Tensor:
@@ -86,10 +82,6 @@ class TowerTuner(nn.Module):
                 states = states.take_along_dim(last, -2).squeeze(-2)
             logits: Tensor = self.head(states).float()
         return logits.squeeze(-1) if self.kind == "choice" else logits
-
-    def forward(self, batch: TaskBatch) -> dict[str, Tensor]:
-        """Return the loss of the task's kind."""
-        return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
 
 
 class TowerLearner(Learner):
@@ -223,7 +215,7 @@ def collate(
     return FullBatch(text.ids, text.mask, text.segments, text.labels, blocks, lengths, text.whole)
 
 
-class FullTuner(nn.Module):
+class FullTuner(finetune.TaskNetwork):
     """Student, teacher and cross-modal layers under a linear layer for a task, and its loss.
 
     Args:
@@ -239,20 +231,16 @@ class FullTuner(nn.Module):
     """
 
     def __init__(self, run: XDBertRun, task: Task, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
+        config = run.student.model.config
+        super().__init__(config, task.kind, dtype)
         if task.kind not in _FULL:
             why = f"{task.name} asks for more than one answer per text, the full model"
             why = f"{why} learns classes, scores and choices; leave out --full"
             raise DataError(why, code=Exit.CONFIG)
-        config = run.student.model.config
         self.config = run.config
         self.student = run.student.model.requires_grad_(True)
         self.teacher = run.teacher.model.requires_grad_(True)
         self.cross: XDBertCrossModal = run.cross
-        self.kind = task.kind
-        self.dtype = dtype
-        self.pad = int(config.pad_token_id or 0)
-        self.segments = int(getattr(config, "type_vocab_size", 0) or 0) > 1
         self.dropout = nn.Dropout(float(config.hidden_dropout_prob))
         self.head = finetune.linear_head(int(config.hidden_size), task)
 
@@ -275,10 +263,6 @@ class FullTuner(nn.Module):
             states, _ = self.cross(states, mask, seen, seen_mask, both=False)
             logits: Tensor = self.head(self.dropout(self.cross.pool(states))).float()
         return logits.view(-1, each) if self.kind == "choice" else logits
-
-    def forward(self, batch: FullBatch) -> dict[str, Tensor]:
-        """Return the loss of the task's kind."""
-        return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
 
 
 class FullLearner(Learner):
