@@ -70,11 +70,7 @@ class GroundedTypeFlags:
         grounded_types: Print the grounded types with their counts instead.
     """
 
-    captions: str | None = file(
-        None,
-        "--captions",
-        "-c",
-    )
+    captions: str | None = file(None, "--captions", "-c")
     grounded_above: int = count(100, least=0)
     without_stop_words: bool = value(False)
     punctuation: bool = value(False)

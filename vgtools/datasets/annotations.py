@@ -97,17 +97,14 @@ def karpathy(path: str | Path, tally: Tally) -> Iterator[Row]:
         if key != "images":
             continue
         location = f"images[{index}]"
-        try:
+        with tally.of_item():
             rows = _split_captions(item, path, location)
             name = rows[0]["image"]
             first = seen.setdefault(name, location)
             if first != location:
                 why = f"{location}: duplicate image {name!r:.80} (first in {first})"
                 raise DataError(why, path)
-        except DataError as error:
-            tally.bad(error)
-            continue
-        yield from rows
+            yield from rows
     if not seen:
         why = 'has no captions; expected {"images": [{"filename", "split", "sentences"}]}'
         raise DataError(why, path)
@@ -139,10 +136,8 @@ def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[R
     """
     file = _Coco(path)
     for key, index, item in json_items(path, surrogates=True):
-        try:
+        with tally.of_item():
             file.add(key, item, f"{key}[{index}]")
-        except DataError as error:
-            tally.bad(error)
     if not file.kind:
         why = 'has no "annotations"; expected a captions_*.json or instances_*.json'
         raise DataError(why, path)
@@ -184,14 +179,11 @@ def vqa(path: str | Path, tally: Tally) -> Iterator[Row]:
         if key != "questions":
             continue
         location = f"questions[{index}]"
-        try:
+        with tally.of_item():
             number = _get(item, "image_id", int, path, location)
             text = _get(item, "question", str, path, location)
-        except DataError as error:
-            tally.bad(error)
-            continue
-        found = True
-        yield {"image": f"{prefix}{number:012}.jpg", "text": text}
+            found = True
+            yield {"image": f"{prefix}{number:012}.jpg", "text": text}
     if not found:
         raise DataError(
             'has no questions; expected {"questions": [{"image_id", "question"}]}', path
@@ -284,10 +276,8 @@ def vcr(annotations: Iterable[str | Path], folder: str | Path, tally: Tally) -> 
             if row["img_fn"] in seen:
                 continue
             seen.add(row["img_fn"])
-            try:
+            with tally.of_item():
                 yield _vcr_boxes(row, Path(folder, row["metadata_fn"]), path, line)
-            except DataError as error:
-                tally.bad(error)
 
 
 def _vcr_boxes(row: Row, file: Path, path: str | Path, line: int) -> Row:
@@ -332,23 +322,20 @@ def visual_genome(
     seen: set[int] = set()
     for key, index, item in json_items(path, surrogates=True):
         location = f"{key}[{index}]"
-        try:
+        with tally.of_item():
             number = _get(item, "image_id", int, path, location)
             url = _get(item, "url", str, path, location)
             if number in seen:
                 raise DataError(f"{location}: duplicate image_id {number}", path)
-        except DataError as error:
-            tally.bad(error)
-            continue
-        seen.add(number)
-        if item.get("coco_id") is not None and not keep_coco:
-            tally.left_out["image of COCO"] += 1
-            continue
-        if limit == 0:
-            tally.left_out["image beyond --limit"] += 1
-            continue
-        limit = None if limit is None else limit - 1
-        yield {"image": f"{prefix}/{number}", "url": url}
+            seen.add(number)
+            if item.get("coco_id") is not None and not keep_coco:
+                tally.left_out["image of COCO"] += 1
+                continue
+            if limit == 0:
+                tally.left_out["image beyond --limit"] += 1
+                continue
+            limit = None if limit is None else limit - 1
+            yield {"image": f"{prefix}/{number}", "url": url}
 
 
 def visual_genome_regions(
@@ -359,12 +346,8 @@ def visual_genome_regions(
     The images are known by their number; the tally counts regions of other images.
     """
     for region, number, location in _regions(path, images, tally):
-        try:
-            phrase = _get(region, "phrase", str, path, location)
-        except DataError as error:
-            tally.bad(error)
-        else:
-            yield images[number] | {"text": phrase}
+        with tally.of_item():
+            yield images[number] | {"text": _get(region, "phrase", str, path, location)}
 
 
 def _regions(
@@ -373,17 +356,14 @@ def _regions(
     """Yield (region, number of its image, location) of those whose image is among `images`."""
     for key, index, item in json_items(path, surrogates=True):
         location = f"{key}[{index}]"
-        try:
+        with tally.of_item():
             regions = _get(item, "regions", list, path, location)
             number = _get(item, "id", int, path, location)
-        except DataError as error:
-            tally.bad(error)
-            continue
-        if number not in images:
-            tally.left_out["region of an image left out"] += len(regions)
-            continue
-        for nth, region in enumerate(regions):
-            yield region, number, f"{location}.regions[{nth}]"
+            if number not in images:
+                tally.left_out["region of an image left out"] += len(regions)
+                continue
+            for nth, region in enumerate(regions):
+                yield region, number, f"{location}.regions[{nth}]"
 
 
 def visual_genome_boxes(
@@ -399,23 +379,18 @@ def visual_genome_boxes(
     kept = dict[int, Row]()
     for key, index, item in json_items(images, surrogates=True):
         location = f"{key}[{index}]"
-        try:
+        with tally.of_item():
             number = _get(item, "image_id", int, images, location)
             size = [_get(item, side, int, images, location) for side in ("width", "height")]
             if number in kept or not 1 <= min(size) <= max(size) < 1e9:
                 why = f"{location}: duplicate image_id {number}, or invalid size {size}"
                 raise DataError(why, images)
-        except DataError as error:
-            tally.bad(error)
-            continue
-        name = f"vg/{number}" if coco is None else known.get(item.get("coco_id"))
-        if name is not None:
-            kept[number] = {"image": name, "width": size[0], "height": size[1]}
+            name = f"vg/{number}" if coco is None else known.get(item.get("coco_id"))
+            if name is not None:
+                kept[number] = {"image": name, "width": size[0], "height": size[1]}
     for region, number, location in _regions(regions, kept, tally):
-        try:
+        with tally.of_item():
             yield from _boxed(region, kept[number], regions, location, tally)
-        except DataError as error:
-            tally.bad(error)
 
 
 def _boxed(item: Any, image: Row, path: str | Path, location: str, tally: Tally) -> Iterator[Row]:

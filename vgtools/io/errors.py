@@ -238,6 +238,14 @@ class Tally:
     left_out: Counter[str] = field(default_factory=Counter)
     errors: list[DataError] = field(default_factory=list)
 
+    @contextmanager
+    def of_item(self) -> Iterator[None]:
+        """Handle the error of a bad item in the block, which ends there."""
+        try:
+            yield
+        except DataError as error:
+            self.bad(error)
+
     def bad(self, error: DataError) -> None:
         """Handle a bad item: raise it, or note it."""
         if not self.skip:

@@ -36,12 +36,7 @@ class FeatureFlags:
         workers: Threads that decode (and, on a CPU, compute); 0: one per core.
     """
 
-    backbone: str = value(
-        "builtin:efficientnet-lite0",
-        "--backbone",
-        "-b",
-        metavar="REF",
-    )
+    backbone: str = value("builtin:efficientnet-lite0", "--backbone", "-b", metavar="REF")
     pooling: Literal["mean", "max", "none", "own"] | None = value(
         None, show_default="mean; own of a CLIP"
     )

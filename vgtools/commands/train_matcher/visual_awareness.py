@@ -62,12 +62,7 @@ class BackboneFlags:
         picture: With --backbone: pixels per side of the squashed picture in validation.
     """
 
-    backbone: str | None = value(
-        None,
-        "--backbone",
-        "-b",
-        metavar="REF",
-    )
+    backbone: str | None = value(None, "--backbone", "-b", metavar="REF")
     backbone_from: int | None = count(
         None, least=0, show_default="half of them; 8 with --preset paper"
     )

@@ -158,16 +158,13 @@ def read_captions(
         side = "report" if sides is None else sides.get(str(row.get("split")))
         if side is None:
             continue
-        try:
+        with tally.of_item():
             caption = read_caption(row, side, regions, path, line)
-        except DataError as error:
-            tally.bad(error)
-            continue
-        if caption is None:
-            tally.left_out["photo without regions"] += 1
-            continue
-        yield caption
-        count += 1
+            if caption is None:
+                tally.left_out["photo without regions"] += 1
+                continue
+            yield caption
+            count += 1
         if count == limit:
             return
 
