@@ -143,12 +143,10 @@ def test_features_are_gathered_by_number_and_by_text(
     path = save_rows(tmp_path, *ROWS)
     for block in (1 << 14, 1):
         monkeypatch.setattr(retrieved, "_BLOCK", block)
-        found = opened(tmp_path, path, scores=True)
+        found = opened(tmp_path, path)
         assert len(found) == 3
         assert found.rows.tolist() == [[2, 0], [-1, -1], [3, -1]]
         assert found.rows.dtype == np.int32
-        assert found.scores is not None
-        assert found.scores.tolist() == [[0.75, 0.5], [0, 0], [0.5, 0]]
         assert found.find(["two", "one", "", "two"]).tolist() == [2, 0, 1, 2]
         feats, mask = found.gather(np.load(tmp_path / "f.npy", mmap_mode="r"), np.array([2, 1, 0]))
         assert feats.dtype == np.float32
@@ -182,13 +180,6 @@ def test_an_index_with_other_ids_is_refused_with_both_hashes(tmp_path: Path) -> 
     (tmp_path / "new" / "y.ids").write_text("".join(f"{name}\n" for name in IDS))
     moved = opened(tmp_path, path, IDS[::-1], index=str(tmp_path / "new" / "y.faiss"))
     assert moved.rows.tolist() == [[1, 3], [-1, -1], [0, -1]]
-
-
-def test_k_takes_the_best_and_more_than_were_retrieved_are_refused(tmp_path: Path) -> None:
-    path = save_rows(tmp_path, *ROWS, k=2)
-    assert opened(tmp_path, path, k=1).rows.tolist() == [[2], [-1], [3]]
-    with pytest.raises(DataError, match="has 2 images per text, expected 3; retrieve again"):
-        opened(tmp_path, path, k=3)
 
 
 def test_rows_without_a_manifest_need_the_name_of_their_index(tmp_path: Path) -> None:
@@ -226,8 +217,7 @@ def test_texts_are_found_wherever_their_hashes_lie(texts: list[str], seed: int) 
     assert len({bytes(key) for key in keys}) == len(set(texts))
     order = np.argsort(keys, kind="stable").astype(np.int32)
     none = np.empty(0, np.int64)
-    table = Retrieved(
-        (("r", 0),), np.zeros((len(texts), 1), np.int32), None, keys[order], order, none
-    )
+    rows = np.zeros((len(texts), 1), np.int32)
+    table = Retrieved((("r", 0),), rows, keys[order], order, none)
     asked = [texts[i] for i in np.random.default_rng(seed).permutation(len(texts)).tolist()]
     assert table.find(asked).tolist() == [texts.index(text) for text in asked]

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from vgtools.io.arrays import Array
+from vgtools.io.arrays import Array, padded
 from vgtools.io.artifact import Features, manifest_beside, read_ids, read_made
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import sha256_file
@@ -158,7 +158,6 @@ class Retrieved:
 
     files: tuple[tuple[str, int], ...]  # each file and the number of its first text
     rows: Array  # (N, K) int32 rows of the features, best first, -1 where there are fewer
-    scores: Array | None  # (N, K) float32 relevance, 0 where the row is -1
     _keys: Array  # (N,) sorted 16-byte hashes of the texts
     _order: Array  # (N,) int32 number of the text of each hash
     _clashes: Array  # (C,) int64 places in _keys of texts that have rows with other images
@@ -240,10 +239,8 @@ def open_retrieved(
     paths: str | Sequence[str],
     feats: Features,
     feats_path: str,
-    k: int | None = None,
     *,
     index: str | None = None,
-    scores: bool = False,
 ) -> Retrieved:
     """Read retrieved rows for training with the features of their images.
 
@@ -254,35 +251,32 @@ def open_retrieved(
         paths: rows of `vg retrieve`, in one file or several.
         feats: features of images, among them the images of the rows.
         feats_path: their file, for messages.
-        k: K, images per text, the best ones; None is as many as the rows have.
         index: the index of the rows, if it is not where their manifest names it, or they have no
             manifest.
-        scores: keep them, 4 K bytes per text more.
 
     Raises:
-        DataError: a bad row, or an image without features (65, with its line), fewer than k images
-            retrieved per text, in one file another number than in the others, an index with other
-            ids than at retrieval (65, both hashes), or an index that is not known (usage).
+        DataError: a bad row, or an image without features (65, with its line), in one file another
+            number of images per text than in the others, an index with other ids than at retrieval
+            (65, both hashes), or an index that is not known (usage).
     """
     paths = [paths] if isinstance(paths, str) else list(paths)
     made = [manifest_beside(path) for path in paths]
-    most = _most(paths, made, k)
+    most = _most(paths, made)
     files = list[tuple[str, int]]()
-    parts = list[tuple[Array, Array | None, Array]]()
+    parts = list[tuple[Array, Array]]()
     count = 0
     for path, manifest in zip(paths, made, strict=True):
         to_feats = _renumbering(path, manifest, feats, feats_path, index)
         bank = len(feats.ids) if to_feats is None else len(to_feats)
-        images, values, keys = _read(path, bank, k, most, scores)
+        images, keys = _read(path, bank, most)
         if to_feats is not None:
             images = _renumbered(path, images, to_feats, feats_path, manifest, index)
         files.append((path, count))
-        parts.append((images, values, keys))
+        parts.append((images, keys))
         count += len(keys)
-    width = max(part[0].shape[1] for part in parts)
-    images = _joined([_widened(images, width, -1) for images, _, _ in parts])
-    kept = [_widened(values, width, 0) for _, values, _ in parts if values is not None]
-    keys = _joined([keys for _, _, keys in parts])
+    width = max(images.shape[1] for images, _ in parts)
+    images = _joined([_widened(images, width) for images, _ in parts])
+    keys = _joined([keys for _, keys in parts])
     # Stable, so that the first of equal texts comes first. Equal texts with the same images are
     # harmless duplicates; only those with other images are refused, and only if they are asked for.
     order = np.argsort(keys, kind="stable").astype(np.int32)
@@ -290,17 +284,16 @@ def open_retrieved(
     same = np.flatnonzero(keys[1:] == keys[:-1])
     other = same[(images[order[same]] != images[order[same + 1]]).any(1)]
     clashes = np.unique(np.searchsorted(keys, keys[other]))
-    return Retrieved(tuple(files), images, _joined(kept) if scores else None, keys, order, clashes)
+    return Retrieved(tuple(files), images, keys, order, clashes)
 
 
-def _most(paths: Sequence[str], made: Sequence[Mapping[str, Any]], k: int | None) -> int | None:
+def _most(paths: Sequence[str], made: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the images per text that rows were retrieved with; None if no manifest has them."""
     given = [(path, m["k"]) for path, m in zip(paths, made, strict=True) if type(m.get("k")) is int]
     for path, most in given:
-        first, expected = (path, k) if k is not None else given[0]
-        if most < expected or (k is None and most != expected):
-            where = "" if first == path else f", as {first} has"
-            why = f"has {most} images per text, expected {expected}{where}"
+        first, expected = given[0]
+        if most != expected:
+            why = f"has {most} images per text, expected {expected}, as {first} has"
             raise DataError(f"{why}; retrieve again with -k {expected}", path)
     return given[0][1] if given else None
 
@@ -329,43 +322,25 @@ def _joined(parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _read(
-    path: str, bank: int, k: int | None, most: Any, scores: bool
-) -> tuple[Array, Array | None, Array]:
-    """Return images, scores and hashes of all rows, in blocks of a fixed width."""
-    width = k or (most if isinstance(most, int) else 0)
+def _read(path: str, bank: int, most: int | None) -> tuple[Array, Array]:
+    """Return the images and the hashes of all rows, read in blocks as wide as their widest row."""
+    width = most or 0
     images = list[Array]()
-    values = list[Array]()
     keys = list[Array]()
     rows = read_retrieved(path, bank)
     while block := [row for _, row in islice(rows, _BLOCK)]:
-        widest = k or max(len(row["images"]) for row in block)
-        width = max(width, widest)
-        images.append(_padded([row["images"] for row in block], width, -1, np.int32))
-        if scores:
-            given = [row.get("scores", [0.0] * len(row["images"])) for row in block]
-            values.append(_padded(given, width, 0, np.float32))
+        width = max(width, *(len(row["images"]) for row in block))
+        # Widened here, where it is a block that is copied, not below, where it would be all rows.
+        images.append(_widened(padded([row["images"] for row in block], -1, np.int32), width))
         keys.append(_hashes([row["text"] for row in block]))
     none = np.empty((0, width), np.int32)
-    return (
-        np.concatenate([none, *(_widened(part, width, -1) for part in images)]),
-        np.concatenate([none.astype(np.float32), *(_widened(part, width, 0) for part in values)])
-        if scores
-        else None,
-        np.concatenate([_hashes([]), *keys]),
-    )
+    found = np.concatenate([none, *(_widened(part, width) for part in images)])
+    return found, np.concatenate([_hashes([]), *keys])
 
 
-def _padded(lists: Sequence[Sequence[float]], width: int, fill: int, dtype: Any) -> Array:
-    table = np.full((len(lists), width), fill, dtype)
-    for row, values in zip(table, lists, strict=True):
-        row[: len(values)] = values[:width]
-    return table
-
-
-def _widened(part: Array, width: int, fill: int) -> Array:
+def _widened(part: Array, width: int) -> Array:
     missing = width - part.shape[1]
-    return np.pad(part, ((0, 0), (0, missing)), constant_values=fill) if missing else part
+    return np.pad(part, ((0, 0), (0, missing)), constant_values=-1) if missing else part
 
 
 def _hashes(texts: Sequence[str]) -> Array:
@@ -462,7 +437,7 @@ class StreamedImages:
         """
         checked = read_retrieved(self.path, self._bank, enumerate(rows, first))
         images = [row["images"] for _, row in checked]
-        table = _padded(images, max(map(len, images), default=0), -1, np.int32)
+        table = padded(images, -1, np.int32)
         if self._to_feats is None:
             return table
         return _renumbered(

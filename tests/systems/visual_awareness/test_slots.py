@@ -137,6 +137,5 @@ def test_memory_of_rows_is_at_most_24_bytes_and_4_per_image_a_text(tmp_path: Pat
     path.write_text("".join(json.dumps({"text": t, "images": [0, 3, 5]}) + "\n" for t in texts))
     table = images_of([str(path)], tmp_path).retrieved
     arrays = (table.rows, table._keys, table._order, table._clashes)
-    assert table.scores is None
     assert sum(array.nbytes for array in arrays) <= len(texts) * (24 + 4 * 3)
     assert all(array.base is None or array.base.nbytes <= array.nbytes for array in arrays)
