@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vgtools.io.errors import DataError, Exit
-from vgtools.tasks.table import find_files, find_task, table
+from vgtools.tasks.table import find_splits, find_task, table
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_a_dev_set_of_the_training_file_needs_no_dev_file_and_allows_none(tmp_pa
     (tmp_path / "train.csv").write_text("")
     task = find_task("READ")
     train = str(tmp_path / "train.csv")
-    assert find_files(task, str(tmp_path), {}, hold_out=0.1) == {"train": train, "dev": train}
-    assert find_files(task, None, {"train": "x"}, hold_out=0.1) == {"train": "x", "dev": "x"}
+    assert find_splits(task, str(tmp_path), hold_out=0.1) == {"train": train, "dev": train}
+    assert find_splits(task, None, "x", hold_out=0.1) == {"train": "x", "dev": "x"}
     with pytest.raises(DataError, match="measure on: --dev FILE, --hold-out SHARE, or DATA"):
-        find_files(task, None, {"train": "x"})
+        find_splits(task, None, "x")
     (tmp_path / "dev.csv").write_text("")
     with pytest.raises(DataError, match=r"but there is .*dev\.csv; drop one of them") as caught:
-        find_files(task, str(tmp_path), {}, hold_out=0.1)
+        find_splits(task, str(tmp_path), hold_out=0.1)
     assert caught.value.code == Exit.USAGE
-    assert find_files(task, None, {"train": train}, hold_out=0.1)["dev"] == train
+    assert find_splits(task, None, train, hold_out=0.1)["dev"] == train

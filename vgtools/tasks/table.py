@@ -143,31 +143,37 @@ def find_task(name: str) -> Task:
     raise DataError(f"unknown task {name!r}; expected one of {names}", code=Exit.USAGE)
 
 
-def find_files(
+def find_splits(
     task: Task,
     data: str | None,
-    given: Mapping[str, str | None],
-    test: bool = True,
+    train: str | None = None,
+    dev: str | None = None,
+    test: str | None = None,
+    no_test: bool = False,
     hold_out: float | None = None,
 ) -> dict[str, str]:
     """Return the file of every split of a task; there is one to train on and one to evaluate on.
 
     Args:
         task: names the official files.
-        given: files to read instead, by split.
-        test: whether the test files of the folder are among them.
+        data: their folder.
+        train: file to read instead.
+        dev: likewise.
+        test: likewise.
+        no_test: leave the test files of the folder out.
         hold_out: share of the training file that is the dev set, instead of a dev file.
 
     Raises:
         DataError: a file or the folder is missing, or there is a dev file too many.
     """
+    given = {"train": train, "dev": dev, "test": test}
     files = {split: file for split, file in given.items() if file is not None}
     folder = None if data is None else Path(data)
     if folder is not None and not folder.is_dir():
         why = "is not a directory, expected the folder of the task's files"
         raise DataError(why, folder, code=Exit.NO_INPUT)
     for split, file in task.files.items():
-        skipped = split == "all" or (not test and split.startswith("test"))
+        skipped = split == "all" or (no_test and split.startswith("test"))
         if folder is None or split in files or skipped:
             continue
         if (folder / file).exists():
@@ -182,20 +188,6 @@ def find_files(
             missing = "" if folder is None else f"{folder} has no {task.files[split]}; "
             raise DataError(f"{missing}name the file to {way}, or DATA", code=Exit.NO_INPUT)
     return files
-
-
-def find_splits(
-    task: Task,
-    data: str | None,
-    train: str | None = None,
-    dev: str | None = None,
-    test: str | None = None,
-    no_test: bool = False,
-    hold_out: float | None = None,
-) -> dict[str, str]:
-    """Return the file of every split of a task, as flags name it; see `find_files`."""
-    given = {"train": train, "dev": dev, "test": test}
-    return find_files(task, data, given, test=not no_test, hold_out=hold_out)
 
 
 def settings_of(task: Task, given: Mapping[str, Any], shape: str | None = None) -> dict[str, Any]:
