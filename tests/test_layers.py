@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "measures": {"io", "text", "images", "datasets", "models", "analysis", "tasks"},
     "systems": {"io", "text", "images", "models", "training", "analysis", "retrieval", "tasks"},
     "reports": {"io", "text", "images", "analysis", "tasks", "systems"},
+    "serving": {"io", "text", "images", "models", "retrieval", "systems", "reports"},
     "commands": {
         "io",
         "text",
@@ -55,6 +56,7 @@ MAY_IMPORT = {
         "measures",
         "systems",
         "reports",
+        "serving",
     },
     "cli": {"io", "commands"},
     "__main__": {"cli"},
@@ -74,6 +76,8 @@ HEAVY = {
     "ray",
     "fsspec",
     "pyarrow",
+    "starlette",
+    "uvicorn",
 }
 
 

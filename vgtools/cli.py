@@ -41,6 +41,7 @@ COMMANDS = (
     "translate",
     "score",
     "show",
+    "serve",
     "stats",
     "probe-attention",
     "compare",

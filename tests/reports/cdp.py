@@ -73,7 +73,7 @@ class Browser:
         os.close(theirs_in)
         os.close(theirs_out)
         self._buffer, self._number, self._session = b"", 0, ""
-        self._seen: list[str] = []
+        self._loaded: set[str] = set()
         self.errors: list[str] = []
         self.requests: list[str] = []
 
@@ -84,6 +84,7 @@ class Browser:
         ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
         return self
 
     def __exit__(
@@ -112,8 +113,8 @@ class Browser:
         return message
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
-        if method:
-            self._seen.append(method)
+        if method == "Page.lifecycleEvent" and params["name"] == "load":
+            self._loaded.add(params["loaderId"])
         if method == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(params["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and params["type"] in (
@@ -149,6 +150,10 @@ class Browser:
 
     def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Load a file and wait until it is there; errors and requests start anew."""
+        self.visit(path.absolute().as_uri(), width, height, dark)
+
+    def visit(self, url: str, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Load an address, as `open` does a file."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -160,14 +165,15 @@ class Browser:
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
         )
-        self.errors.clear()
-        self.requests.clear()
-        self._seen.clear()
-        self.call("Page.navigate", url=path.absolute().as_uri())
-        deadline = time.monotonic() + 60
-        while "Page.loadEventFired" not in self._seen:
-            self._message(deadline)
-        self.requests.remove(path.absolute().as_uri())
+        # Another fragment alone would not load the page again.
+        for place in ("about:blank", url):
+            self.errors.clear()
+            self.requests.clear()
+            loader = self.call("Page.navigate", url=place)["loaderId"]
+            deadline = time.monotonic() + 60
+            while loader not in self._loaded:
+                self._message(deadline)
+        self.requests.remove(url.partition("#")[0])
 
     def js(self, expression: str) -> Any:
         """Return the value of a JavaScript expression in the page."""

@@ -104,18 +104,25 @@ def save_encoder(
     return folder
 
 
-def save_run_of(folder: Path, encoder: Path, seed: int = 0, **changes: Any) -> Path:
+def save_run_of(
+    folder: Path,
+    encoder: Path,
+    seed: int = 0,
+    backbone: dict[str, Any] = BACKBONE,
+    **changes: Any,
+) -> Path:
     """Write the run of a random matcher over an encoder directory."""
     torch.manual_seed(seed)
     loaded = load_encoder(str(encoder))
     layers = int(changes.get("layers", 2))
     plain = {"sentence": False, "root": False, "hidden": 16, "dim": DIM, "layers": layers}
-    config = MatcherConfig(text_width=layers * loaded.width, image_width=IMAGE, **(plain | changes))
+    plain |= {"text_width": layers * loaded.width, "image_width": IMAGE}
+    config = MatcherConfig(**(plain | changes))
     matcher = TokenImageMatcher(config)
     with torch.no_grad():
         for weight in matcher.parameters():
             weight.mul_(3)
-    info = {"matcher": asdict(config), "backbone": BACKBONE}
+    info = {"matcher": asdict(config), "backbone": backbone}
     save_run(folder, "matcher", matcher.state_dict(), info, loaded)
     return folder
 

@@ -274,6 +274,22 @@ class Vokenizer:
         self.index.to(self.encoder.device)
         self._cancelled = threading.Event()
 
+    def at(self, k: int, min_score: float | None, context_weight: float | None) -> Vokenizer:
+        """Return the same networks with other settings; a weight of None stays.
+
+        Raises:
+            DataError: the matcher has no sentence term to weigh.
+        """
+        other = copy.copy(self)
+        other.k = k
+        other.min_score = min_score
+        if context_weight is not None:
+            other.matcher = with_context(self.matcher, context_weight)
+            other.context_weight = context_weight
+            if self.matcher.reading is not None:  # the weight decides its states
+                other.encoder = other.matcher.packed(self.encoder.pack, sentence=context_weight > 0)
+        return other
+
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of sentences, special tokens left out."""
         return tokenize(self.matcher.encoder.tokenizer, texts)

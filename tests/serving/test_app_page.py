@@ -1,0 +1,126 @@
+"""A session with the page in a real headless Chromium."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.reports import cdp
+from tests.serving.client import Server
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        cdp.BINARY is None, reason="no Chromium on this machine (apt-get install chromium)"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[cdp.Browser]:
+    with cdp.Browser() as browser:
+        yield browser
+
+
+def until(tab: cdp.Browser, expression: str) -> Any:
+    """Return the value of an expression once it is true."""
+    deadline = time.monotonic() + 30
+    while not (found := tab.js(expression)):
+        assert time.monotonic() < deadline, (expression, tab.errors, tab.js("said.textContent"))
+        time.sleep(0.05)
+    return found
+
+
+def faults(tab: cdp.Browser) -> list[str]:
+    """Return errors of the page; two images of the bank have no picture, which is none."""
+    return [one for one in tab.errors if "status of 404" not in one]
+
+
+@pytest.mark.parametrize(
+    ("width", "dark"), [(360, False), (360, True), (1600, False), (1600, True)]
+)
+def test_words_get_pictures_while_they_are_typed(
+    tab: cdp.Browser, server: Server, width: int, dark: bool
+) -> None:
+    tab.visit(server.url, width, 900, dark)
+    assert tab.js("document.activeElement.id") == "text"
+    tab.type("a bus")
+    until(tab, "document.querySelectorAll('.t[data-n]').length == 2")
+    tab.type(" lit <img/src=x/onerror=window.pwned=1>")
+    until(tab, "document.querySelectorAll('.t[data-n]').length > 3")
+    assert tab.js("document.querySelectorAll('.found li').length") == 10
+    assert tab.js("typeof window.pwned") == "undefined"
+    assert tab.js("document.documentElement.scrollWidth") <= width
+    assert all(url.startswith(server.url) for url in tab.requests)
+    assert faults(tab) == []
+    assert "scores are relevance" in tab.js("said.textContent")
+
+
+def test_a_word_opens_a_card_and_keys_walk_on(tab: cdp.Browser, server: Server) -> None:
+    tab.visit(server.url + "#t=" + quote("a bus lit\na bus fan"), 1280)
+    until(tab, "document.querySelectorAll('.t[data-n]').length == 6")
+    tab.click(".t[data-n='1']")
+    until(tab, "document.querySelectorAll('#card ol').length == 2")  # its pictures, and elsewhere
+    assert tab.js("document.querySelector('#card h2').firstChild.data") == "bus"
+    assert tab.js("document.querySelectorAll('#card ol:first-of-type li').length") == 12
+    until(tab, "document.querySelector('#card .id').textContent.startsWith('image0')")
+    assert tab.js("document.querySelectorAll('.same').length") == 1
+    assert tab.js("location.hash").endswith("w=0.1")
+    tab.js("document.querySelector('.t.on').focus()")
+    tab.press("ArrowRight")
+    until(tab, "document.querySelector('#card h2').firstChild.data == 'lit'")
+    tab.press("Escape")
+    assert tab.js("card.hidden") is True
+    # the whole text's pictures open a card too, where the text is looked for in the picture
+    tab.js("document.querySelector('.found button').click()")
+    until(tab, "!card.hidden && document.querySelector('#card figure img').naturalWidth")
+    until(tab, "document.querySelector('#card .id').textContent")
+    tab.js("document.querySelector('#card .acts button').click()")
+    until(tab, "document.querySelector('#card canvas') !== null")
+    assert faults(tab) == []
+
+
+def test_the_address_brings_a_text_and_its_word_back(tab: cdp.Browser, server: Server) -> None:
+    tab.visit(server.url + "#t=" + quote("a kit\ngum bus") + "&w=1.1", 1280)
+    until(tab, "!card.hidden")
+    assert tab.js("text.value") == "a kit\ngum bus"
+    assert tab.js("document.querySelector('#card h2').firstChild.data") == "bus"
+    tab.js("location.hash = '#t=kit'")
+    until(tab, "document.querySelectorAll('.t[data-n]').length == 1")
+    tab.js("text.value = ''; text.dispatchEvent(new Event('input'))")
+    until(tab, "document.querySelectorAll('.t').length == 0")
+    assert tab.js("location.hash") == ""
+
+
+def test_a_dropped_picture_finds_its_neighbours(
+    tab: cdp.Browser, embedding: Server, photos: Path
+) -> None:
+    tab.visit(embedding.url, 1280)
+    data = base64.b64encode((photos / "3.png").read_bytes()).decode()
+    tab.js(
+        f"""(() => {{
+        const bytes = Uint8Array.from(atob({json.dumps(data)}), c => c.charCodeAt(0));
+        const carried = new DataTransfer();
+        carried.items.add(new File([bytes], "<b>3.png", {{type: "image/png"}}));
+        document.dispatchEvent(new DragEvent("drop", {{dataTransfer: carried, cancelable: true}}));
+        }})()"""
+    )
+    until(tab, "document.querySelectorAll('#near .found li').length == 12")
+    assert tab.js("document.querySelector('#near .found button').dataset.row") == "3"
+    assert "<b>3.png" in tab.js("near.textContent")
+    assert tab.js("document.querySelectorAll('#near .words small').length") > 3
+
+
+def test_an_error_is_told(tab: cdp.Browser, server: Server) -> None:
+    tab.visit(server.url, 1280)
+    tab.js("text.value = 'a'.repeat(1000001); text.dispatchEvent(new Event('input'))")
+    until(tab, "said.classList.contains('bad')")
+    assert "expected at most 1,000,000" in tab.js("said.textContent")

@@ -1,0 +1,381 @@
+"""The answers of the server: each kind of question reads rows and computes the rows of a command.
+
+The same rows give the same bytes as `vg vokenize`, `vg retrieve` and `vg locate`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from vgtools.images.decoding import decode
+from vgtools.images.featurizer import Featurizer, describe
+from vgtools.images.maps import Grids, Locator, Query, Step, locate, open_grids, read_queries
+from vgtools.images.sources import ImageError
+from vgtools.io.arrays import Array
+from vgtools.io.artifact import manifest_beside
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps
+from vgtools.io.streams import Window
+from vgtools.models.backbone import load_backbone
+from vgtools.models.dual import is_dual
+from vgtools.models.references import check_same
+from vgtools.models.sealed import read_run
+from vgtools.retrieval import Index, TextRetriever, matcher_path, open_indexes
+from vgtools.systems.grounding.association import open_associator
+from vgtools.systems.grounding.retrieve import AssociativeRetriever
+from vgtools.systems.visual_awareness.concepts import ConceptLocator
+from vgtools.systems.visual_awareness.localisation import judge
+from vgtools.systems.visual_awareness.retrieve import RetrieverSearch, open_retriever
+from vgtools.systems.vokenization.locate import RelevanceLocator
+from vgtools.systems.vokenization.retrieve import SentenceRetriever
+from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer, load_for
+from vgtools.text.retrieved import input_rows, output_row
+
+REQUEST = "request"  # its name in messages, where a command has a file's
+_SETTINGS = 8  # weights of the sentence that are kept ready
+_WORDS = 4096  # words that a new picture is compared with
+_DIMS = 180  # `vg locate`'s own
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A number that a question may have, in the query of its address.
+
+    Args:
+        about: its meaning.
+        default: its value where it is not given.
+        least: the smallest.
+        most: the largest.
+        whole: it is an integer.
+    """
+
+    about: str
+    default: float | None
+    least: float = -math.inf
+    most: float = math.inf
+    whole: bool = False
+
+    def read(self, name: str, text: str) -> float:
+        """Return its value.
+
+        Raises:
+            DataError: it is not such a number (usage).
+        """
+        try:
+            value = int(text) if self.whole else float(text)
+        except ValueError:
+            value = math.nan
+        if not self.least <= value <= self.most or math.isinf(value):
+            kind = "an integer" if self.whole else "a number"
+            bounds = "" if math.isinf(self.most) else f" from {self.least:g} to {self.most:g}"
+            why = f'"{name}" must be {kind}{bounds}, got {text!r:.60}'
+            raise DataError(why, REQUEST, code=Exit.USAGE)
+        return value
+
+
+def _images(default: int) -> Setting:
+    return Setting("Images of each.", default, 1, 1000, whole=True)
+
+
+class Answerer(ABC):
+    """Answers one kind of question.
+
+    Attributes:
+        about: its purpose.
+        settings: numbers that a question may have.
+    """
+
+    about: str
+    settings: ClassVar[Mapping[str, Setting]]
+
+    @abstractmethod
+    def read(self, window: Window) -> list[Any]:
+        """Return the items of the rows of a request.
+
+        Raises:
+            DataError: a row that is not as expected; its line is named.
+        """
+
+    @abstractmethod
+    def compute(self, items: Sequence[Any], settings: tuple[Any, ...]) -> list[bytes]:
+        """Return a row of JSON for each item; `settings` are in their order."""
+
+    def size(self, item: Any) -> int:
+        """Return the characters of an item."""
+        return len(item["text"])
+
+
+class VokenAnswer(Answerer):
+    """A picture for every token, as `vg vokenize`."""
+
+    about = "A picture for every token of a text, as vg vokenize writes it."
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "k": _images(1),
+        "min_score": Setting("Score below which a token gets no voken, -1.", None),
+        "context": Setting(
+            "Weight of the sentence next to the word; the index's or the run's.", None, 0, 1000
+        ),
+    }
+
+    def __init__(self, vokenizer: Vokenizer) -> None:
+        self._at = lru_cache(_SETTINGS)(vokenizer.at)
+
+    def read(self, window: Window) -> list[Any]:
+        """Return the rows, of which only the text counts."""
+        return window.rows()
+
+    def compute(self, items: Sequence[Any], settings: tuple[Any, ...]) -> list[bytes]:
+        """Return the rows of vokens."""
+        vokens = self._at(*settings)([row["text"] for row in items])
+        return [dumps(row) for row in vokens.rows()]
+
+
+class ImageAnswer(Answerer):
+    """The pictures of whole texts, as `vg retrieve`."""
+
+    about = "The pictures of a whole text, as vg retrieve writes them."
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "k": _images(16),
+        "not_own": Setting('1: never the "image" that a row names.', 0, 0, 1, whole=True),
+    }
+
+    def __init__(self, retriever: TextRetriever, ids: Sequence[str]) -> None:
+        self._retriever = retriever
+        self._row_of = {name: row for row, name in enumerate(ids)}
+
+    def read(self, window: Window) -> list[Any]:
+        """Return the rows with the keys that are kept."""
+        return input_rows(window)
+
+    def compute(self, items: Sequence[Any], settings: tuple[Any, ...]) -> list[bytes]:
+        """Return the rows of images."""
+        k, not_own = settings
+        names = [row.get("image", "") if not_own else "" for row in items]
+        own = np.array([self._row_of.get(name, -1) for name in names], np.int32)
+        prepared = self._retriever.prepare([row["text"] for row in items])
+        images, scores = self._retriever.search(prepared, k, own)
+        parts = zip(items, images, np.round(scores, 4), strict=True)
+        return [dumps(output_row(*part)) for part in parts]
+
+
+class HeatAnswer(Answerer):
+    """Where in a picture a text is, as `vg locate`."""
+
+    about = 'Where in the picture "image" a text is, as vg locate writes it.'
+    settings: ClassVar[Mapping[str, Setting]] = {}
+
+    def __init__(self, locator: Locator, grids: Grids) -> None:
+        self._locator = locator
+        self._grids = grids
+
+    def read(self, window: Window) -> list[Any]:
+        """Return the queries of the rows."""
+        return read_queries(window)
+
+    def compute(self, items: Sequence[Query], settings: tuple[Any, ...]) -> list[bytes]:
+        """Return the rows of heat."""
+        found = locate([Step(list(items), {})], self._locator, self._grids, REQUEST)
+        rows = list[bytes]()
+        for _, maps in found:
+            for each in maps:
+                verdict = judge(each)
+                rows.append(dumps(each.row(**({} if verdict is None else verdict.marks))))
+        return rows
+
+    def size(self, item: Query) -> int:
+        """Return the characters of a query."""
+        return len(item.text)
+
+
+class NeighbourAnswer(Answerer):
+    """The pictures and words that are nearest to a new picture."""
+
+    about = "The pictures of the bank, and words, that are nearest to a picture."
+    settings: ClassVar[Mapping[str, Setting]] = {"k": _images(16)}
+
+    def __init__(self, featurizer: Featurizer, matcher: Matcher, index: Index) -> None:
+        self._featurizer = featurizer
+        self._matcher = matcher
+        self._index = index
+
+    @cached_property
+    def _words(self) -> tuple[list[str], Array]:
+        """The frequent words of the matcher's vocabulary, and their embeddings (W, E)."""
+        vocabulary = self._matcher.encoder.tokenizer.get_vocab()
+        # Vocabularies list frequent entries first.
+        listed = sorted(vocabulary, key=vocabulary.__getitem__)
+        bare = dict.fromkeys(word.removesuffix("</w>").lstrip("Ġ▁") for word in listed)
+        words = [word for word in bare if word.isalpha() and len(word) > 2][:_WORDS]
+        retriever = SentenceRetriever(self._matcher, self._index)
+        queries, asking = retriever.embed(retriever.prepare(words))
+        return [words[i] for i in asking], queries.float().cpu().numpy()
+
+    def read(self, window: Window) -> list[Any]:
+        """Return the pixels of one encoded picture.
+
+        Raises:
+            DataError: it cannot be decoded.
+        """
+        (data,) = window.lines
+        try:
+            return [self._featurizer.pixels(decode(data))]  # type: ignore[arg-type]
+        except ImageError as error:
+            raise DataError(str(error), REQUEST) from None
+
+    @torch.inference_mode()
+    def compute(self, items: Sequence[Array], settings: tuple[Any, ...]) -> list[bytes]:
+        """Return the images and the words of pictures."""
+        (k,) = settings
+        feats = torch.from_numpy(self._featurizer.features(np.stack(items)))
+        net = self._matcher.matcher
+        queries = net.embed_images(feats.to(next(net.parameters()).device)).cpu().numpy()
+        images, scores = self._index.search(queries, k)
+        words, vectors = self._words
+        said = queries @ vectors.T
+        best = np.argsort(-said, axis=1, kind="stable")[:, :k]
+        return [
+            dumps(
+                {
+                    **output_row({"text": ""}, *found),
+                    "words": [words[i] for i in near],
+                    "word_scores": np.round(values[near], 4),
+                }
+            )
+            for *found, near, values in zip(images, np.round(scores, 4), best, said, strict=True)
+        ]
+
+    def size(self, item: Array) -> int:
+        """Return the weight of a picture: a few go together."""
+        return 1 << 13
+
+
+# ---------------------------------------------------------------------------------------- opening
+
+
+@dataclass(frozen=True)
+class ServedModels:
+    """The files and models that the user names."""
+
+    index: Sequence[str]
+    matcher: str | None = None
+    feats: str | None = None  # grids of the pictures, to locate in
+    backbone: str | None = None  # the bank's, to embed new pictures
+    nprobe: int | None = None
+    device: str = "cpu"
+    offline: bool = False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The answers that a bank allows, by name, and facts about it."""
+
+    ids: Sequence[str]
+    manifest: Mapping[str, Any]
+    answers: dict[str, Answerer]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def open_answers(models: ServedModels) -> Opened:
+    """Open an index with all that is to be asked of it.
+
+    Raises:
+        DataError: as the commands that answer alone; or a file that the index cannot use (usage).
+    """
+    keys = manifest_beside(models.index[0]).get("keys", "matcher")
+    if keys != "matcher":
+        _refuse(models, ("feats", "backbone", "matcher", "nprobe"), f"keys of kind {keys}")
+        how = {"clusters": 8, "tagger": "builtin:spacy-sm"} if keys == "nouns" else {}
+        if len(models.index) > 1:
+            why = "--index: several are the parts of a bank of a matcher"
+            raise DataError(why, code=Exit.USAGE)
+        found = open_associator(models.index[0], **how)  # type: ignore[arg-type]
+        manifest = manifest_beside(models.index[0])
+        answer = ImageAnswer(AssociativeRetriever(found), found.ids)
+        return Opened(found.ids, manifest, {"retrieve": answer}, {"keys": keys})
+    bank = open_indexes(models.index, models.nprobe)
+    run = matcher_path(bank, models.matcher)
+    clusters = "clusters" in bank.manifest
+    if not clusters and not is_dual(run) and read_run(run).get("kind") == "retriever":
+        return _of_retriever(bank, run, models)
+    return _of_matcher(bank, models, clusters)
+
+
+def _of_retriever(bank: Index, run: str, models: ServedModels) -> Opened:
+    """Return the answers of a retriever: pictures of texts, and heat."""
+    _refuse(models, ("backbone",), "a retriever, whose pictures are feature maps")
+    opened = open_retriever(run, device=models.device, offline=models.offline)
+    answers: dict[str, Answerer] = {}
+    answers["retrieve"] = ImageAnswer(RetrieverSearch(opened, bank), bank.ids)
+    if models.feats is not None:
+        grids = _grids(
+            models.feats, opened.run.info.get("backbone"), opened.retriever.config.image_width, run
+        )
+        answers["locate"] = HeatAnswer(ConceptLocator(opened, _DIMS, False), grids)
+    return Opened(bank.ids, bank.manifest, answers, {"keys": "matcher"})
+
+
+def _of_matcher(bank: Index, models: ServedModels, clusters: bool) -> Opened:
+    """Return the answers of a matcher of vokens, or of clusters, which find no picture."""
+    loaded = load_for(bank, models.matcher, device=models.device, offline=models.offline)
+    vokenizer = Vokenizer(loaded, bank)
+    answers: dict[str, Answerer] = {"vokenize": VokenAnswer(vokenizer)}
+    facts: dict[str, Any] = {
+        "keys": "clusters" if clusters else "matcher",
+        "level": loaded.matcher.config.level,
+        "calibrated": vokenizer.calibration is not None,
+        "context": vokenizer.matcher.matcher.config.context_weight,
+        "sentence": loaded.matcher.context is not None,
+    }
+    if clusters:
+        _refuse(models, ("feats", "backbone"), "clusters of tokens, not images")
+        return Opened(bank.ids, bank.manifest, answers, facts)
+    answers["retrieve"] = ImageAnswer(SentenceRetriever(loaded, bank), bank.ids)
+    if models.feats is not None:
+        width = loaded.matcher.config.image_width
+        grids = _grids(models.feats, loaded.info.get("backbone"), width, loaded.ref)
+        answers["locate"] = HeatAnswer(RelevanceLocator(loaded), grids)
+    if models.backbone is not None:
+        answers["neighbours"] = _neighbours(loaded, bank, models)
+    return Opened(bank.ids, bank.manifest, answers, facts)
+
+
+def _grids(path: str, backbone: Mapping[str, Any] | None, width: int, run: str) -> Grids:
+    """Open the grids of pictures; they have to be of a run's backbone, and of its width."""
+    grids = open_grids(path)
+    check_same("backbone", grids.manifest.get("backbone"), backbone, grids.path)
+    grids.check_width(width, run)
+    return grids
+
+
+def _neighbours(loaded: Matcher, bank: Index, models: ServedModels) -> NeighbourAnswer:
+    """Return the search by a new picture, which the bank's own backbone embeds."""
+    ref = str(models.backbone)
+    net = load_backbone(ref, device=models.device, offline=models.offline)
+    made = loaded.info.get("backbone") or {}
+    given = {"ref": ref, "fingerprint": net.fingerprint}
+    check_same("backbone", made, given, Path(loaded.ref) / "run.json")
+    seen = describe(net.preprocessing)
+    stored = made.get("preprocessing")
+    if stored not in (None, seen):
+        why = f"saw pictures prepared as {stored}, the backbone prepares them as {seen}"
+        raise DataError(why, loaded.ref)
+    pooling = "own" if hasattr(net.model, "pooled") else "mean"
+    featurizer = Featurizer(net.model, net.preprocessing, pooling, batch_size=1)
+    return NeighbourAnswer(featurizer, loaded, bank)
+
+
+def _refuse(models: ServedModels, names: Sequence[str], kind: str) -> None:
+    """Refuse flags that an index has no use for."""
+    for name in names:
+        if getattr(models, name) is not None:
+            why = f"--{name}: {models.index[0]} has {kind}"
+            raise DataError(why, code=Exit.USAGE)
