@@ -162,6 +162,16 @@ def test_a_page_with_a_name_of_the_items_is_refused(folder: Path, page: str, cap
     assert not (folder / "a.jsonl").exists()
 
 
+def test_word_vectors_are_not_written_over(folder: Path, capfd: Any) -> None:
+    one = Path(write_vectors(folder, "one", ROWS))
+    before = one.read_bytes()
+    assert (
+        run(["measure", str(one), "--on", f"{folder}/pairs.tsv", "-o", f"{folder}//one.npy"]) == 73
+    )
+    assert "is an input of this command and would be overwritten" in capfd.readouterr().err
+    assert one.read_bytes() == before
+
+
 def test_pairs_that_nobody_knows_are_refused(folder: Path, capfd: Any) -> None:
     vectors = write_vectors(folder, "one", {"sun": [1, 0], "moon": [0, 1]})
     assert run(["measure", vectors, "--on", f"{folder}/pairs.tsv", "-q"]) == 65

@@ -88,6 +88,9 @@ def test_models_and_images_are_compared_with_the_first(
         ("none", "none"), ("i2t", "own"), ("i2t", "other"), ("i2t", "none"),
     ]  # fmt: skip
     assert "difference" not in found[0]
+    args = ["perplexity", data / "text.jsonl", *flags, "-o", data / "f.npy"]
+    assert cli.run(list(map(str, args))) == 73
+    assert "is an input of this command" in capfd.readouterr().err
     assert len({r["nll"] for r in found}) == 4
     rows = [json.loads(line) for line in output.read_bytes().splitlines()]
     tokens = np.array([row["tokens"] for row in rows])

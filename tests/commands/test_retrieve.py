@@ -339,6 +339,10 @@ def test_flags_that_do_not_fit_the_index_are_usage_errors(
         code, message = refused(capsys, corpus, "--index", *flags)
         assert code == 2, flags
         assert said in message
+    words = tmp_path / "words.jsonl"
+    words.write_text("{}\n")
+    code, message = refused(capsys, corpus, "--index", words, "-o", f"{tmp_path}/./words.jsonl")
+    assert (code, "is an input of this command" in message) == (73, True)
     body = json.loads((tmp_path / "scene.json").read_text())
     (tmp_path / "scene.json").write_text(json.dumps(body | {"keys": "smells"}))
     code, message = refused(capsys, corpus, "--index", scene)

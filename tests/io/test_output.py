@@ -305,12 +305,13 @@ def test_outputs_that_cannot_be_written_are_refused_before_any_work(tmp_path: Pa
 
 def test_a_manifest_of_another_artifact_is_never_written_over(tmp_path: Path) -> None:
     bank = tmp_path / "vg.faiss"
-    with Output([bank], {}) as out:
+    with Output([bank, tmp_path / "vg.ids"], {}) as out:
         out.write(b"x")
         out.finish(kind="index")
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     for name, why in (
         ("vg.jsonl", "already holds the manifest of vg.faiss"),
+        ("vg.ids", "already holds the manifest of vg.faiss"),
         ("new.json", "is where the manifest goes"),
     ):
         with pytest.raises(DataError, match=why) as caught, Output([tmp_path / name], {}):
@@ -318,6 +319,7 @@ def test_a_manifest_of_another_artifact_is_never_written_over(tmp_path: Path) ->
         assert caught.value.code == Exit.CANNOT_CREATE
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
     bank.unlink()  # its manifest may go now
+    (tmp_path / "vg.ids").unlink()
     with Output([tmp_path / "vg.jsonl"], {}) as out:
         out.finish(kind="vokens")
     assert read_manifest(tmp_path / "vg.jsonl", "vokens")

@@ -160,9 +160,8 @@ def _measure(
     from vgtools.models.references import pick_device
 
     vectors = words.vectors or ("contexts" if words.contexts else "alone")
-    inputs = [
-        path for path in (*files, feats, words.contexts, ground.grounding) if path is not None
-    ]
+    read = (*filter(os.path.isfile, refs), *files, feats, words.contexts, ground.grounding)
+    inputs = [path for path in read if path is not None]
     config = {"command": "measure", **asdict(words), **asdict(ground), "seed": seed}
     with contextlib.ExitStack() as stack:
         out = None

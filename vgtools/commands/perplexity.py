@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -102,7 +104,7 @@ def perplexity(
     for kind in shown.pictures or ():
         known = kind in _KINDS
         refuse_if(not known, "--pictures", f"{kind!r} is not one of {', '.join(_KINDS)}")
-    from vgtools.io.files import dumps
+    from vgtools.io.files import dumps, refuse_inputs
     from vgtools.io.names import is_stream
 
     again = len(encoder) > 1 and any(map(is_stream, inputs))
@@ -130,6 +132,8 @@ def perplexity(
     with contextlib.ExitStack() as stack:
         out = None
         if output is not None:  # refused now, if it cannot be written
+            read = [*offer.feats, *([offer.regions] if offer.regions else []), *offer.index]
+            refuse_inputs([Path(os.path.realpath(output))], read)
             config = {"command": "perplexity", "encoder": encoder}
             out = stack.enter_context(Output([output], config, inputs=inputs, restart=True))
         for ref in encoder:

@@ -443,7 +443,8 @@ def check_manifest(manifest: Path, finals: Sequence[Path]) -> None:
     if not manifest.is_file() or manifest.is_symlink() or not is_manifest(manifest):
         refuse(f"is where the manifest goes, and vg did not write or cannot read it; {other}")
     names = list(files_of(manifest))
-    if finals[0].name in names:
+    own = {final.name for final in finals}
+    if finals[0].name in names and names[0] in own:  # not the ids of an artifact, say, alone
         return
     for name in names:
         if name != manifest.name and (manifest.parent / name).exists():

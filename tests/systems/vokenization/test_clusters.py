@@ -144,6 +144,13 @@ def test_a_bank_like_an_image_bank_sees_what_its_matcher_sees(
     assert (tmp_path / manifest["matcher"]["run"]).resolve() == (tiny / "run").resolve()
     assert run([*map(str, args), "--device", "cpu"]) == 0
     assert "is up to date" in capsys.readouterr().err
+    for name in ("vg.faiss", "vg.ids", "vg.json", "run"):
+        (tmp_path / name).symlink_to(tiny / name)
+    over = [*args[:-2], "-o", tmp_path / "vg.faiss"]
+    before = (tiny / "vg.faiss").read_bytes()
+    assert run([*map(str, over), "--device", "cpu"]) == 73
+    assert "is an input of this command and would be overwritten" in capsys.readouterr().err
+    assert (tiny / "vg.faiss").read_bytes() == before
 
 
 def test_mistakes_are_named(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

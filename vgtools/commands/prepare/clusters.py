@@ -94,7 +94,7 @@ def clusters(
     from vgtools.systems.vokenization import clusters as system
     from vgtools.systems.vokenization.states import TABLE, config_of
 
-    inputs = Inputs(texts)
+    inputs = Inputs([*texts, *([like] if like else [])])
     facts = {} if like is None else _like(like)
     ref = encoder or facts.get("encoder", "builtin:minilm")
     loaded = load_encoder(ref, device=runtime.device, offline=runtime.offline)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +29,7 @@ from vgtools.commands.retrieve.rows import RetrieveTask
 from vgtools.commands.retrieve.score import score
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
+from vgtools.io.files import refuse_inputs
 from vgtools.io.remote import all_of, local
 
 
@@ -87,6 +90,7 @@ def retrieve(
 
     others: Any = {"emb": search.emb is not None, "score": search.score}
     run.check_target(texts, target, target.workers, limit=limit is not None, **others)
+    refuse_inputs([Path(os.path.realpath(name))], index)
     # The driver of a cluster needs only the settings; its GPU, if it has one, is a worker's.
     here = replace(runtime, device="cpu") if target.ray else runtime
     opened = open_retriever([*map(local, index)], search, here)
