@@ -21,7 +21,7 @@ from vgtools.tasks import table
 from vgtools.tasks.dispatch import encode, majority, predictions, read_examples, read_predictions
 from vgtools.tasks.examples import Example
 from vgtools.tasks.kinds import KINDS, Kind
-from vgtools.tasks.predictions import make_row, score_items
+from vgtools.tasks.predictions import NetworkOutputs, make_row, score_items
 from vgtools.tasks.sequences import encode_texts
 from vgtools.tasks.table import TASKS, Hyper, Task
 
@@ -61,8 +61,8 @@ def parity() -> Any:
     def loss(outputs: Any, batch: Any) -> Any:
         return (outputs[:, 0] - batch.labels).square().sum()
 
-    def rows(task: Task, examples: Any, inputs: Any, outputs: Any, threshold: float = 0.0) -> Any:
-        for example, value in zip(examples, outputs[:, 0], strict=True):
+    def rows(task: Task, examples: Any, made: NetworkOutputs) -> Any:
+        for example, value in zip(examples, made.outputs[:, 0], strict=True):
             yield make_row(example.id, "odd" if value > 0.5 else "even", gold(task, example))
 
     def parse(task: Task, key: str, value: Any, file: Any, line: Any) -> str:

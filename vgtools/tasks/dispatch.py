@@ -19,7 +19,14 @@ from vgtools.io.names import refuse_stream
 from vgtools.io.streams import read_jsonl
 from vgtools.tasks.examples import Example, ReadStats, VisualExample, describe_forms
 from vgtools.tasks.kinds import KINDS, answer
-from vgtools.tasks.predictions import Items, Joined, check_row, headline, make_row
+from vgtools.tasks.predictions import (
+    Items,
+    Joined,
+    NetworkOutputs,
+    check_row,
+    headline,
+    make_row,
+)
 from vgtools.tasks.sequences import Encoding, TaskInputs
 from vgtools.tasks.table import Task, find_task
 
@@ -249,7 +256,8 @@ def predictions(
         threshold: SQuAD 2.0, withhold an answer that scores this much less than no answer; the key
             `answer` keeps it.
     """
-    return list(KINDS[task.kind].rows(task, examples, inputs, outputs, threshold))
+    made = NetworkOutputs(inputs, outputs, threshold)
+    return list(KINDS[task.kind].rows(task, examples, made))
 
 
 def prediction_row(task: Task, example: Example, prediction: Any, **more: Any) -> dict[str, Any]:

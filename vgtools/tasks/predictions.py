@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,14 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.tasks import metrics
 from vgtools.tasks.table import Task, find_task
+
+
+class NetworkOutputs(NamedTuple):
+    """The outputs of a network for some examples, and how they become predictions."""
+
+    inputs: Any  # the examples' tokens
+    outputs: Any  # in the form of the task's kind
+    threshold: float  # SQuAD 2.0: an answer that scores this much less than none is withheld
 
 
 def make_row(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vgtools.tasks.examples import Example, ReadStats
 from vgtools.tasks.kinds import answer, choice, classify, ground, regress, span, tag, translate
-from vgtools.tasks.predictions import Items, Joined
+from vgtools.tasks.predictions import Items, Joined, NetworkOutputs
 from vgtools.tasks.sequences import Encoding, TaskInputs
 from vgtools.tasks.table import Task
 
@@ -44,12 +44,7 @@ class Kind(Protocol):
         """Return the loss, summed over the units of a batch with `labels` and `mask`."""
 
     def rows(
-        self,
-        task: Task,
-        examples: Sequence[Example],
-        inputs: Any,
-        outputs: Any,
-        threshold: float = 0.0,
+        self, task: Task, examples: Sequence[Example], made: NetworkOutputs
     ) -> Iterable[dict[str, Any]]:
         """Return a row of predictions per example, from the outputs of a network."""
 

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.streams import read_lines
 from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample, json_field, json_rows
 from vgtools.tasks.kinds.classify import most_likely
 from vgtools.tasks.kinds.span import parse
-from vgtools.tasks.predictions import Items, Joined, make_row, score_items
-from vgtools.tasks.sequences import TaskInputs
+from vgtools.tasks.predictions import Items, Joined, NetworkOutputs, make_row, score_items
 from vgtools.tasks.sequences import encode_texts as encode
 from vgtools.tasks.table import Task
 
@@ -156,18 +154,12 @@ def loss(outputs: Tensor, batch: Any) -> Tensor:
     return F.kl_div(outputs.log_softmax(-1), batch.labels, reduction="sum")
 
 
-def rows(
-    task: Task,
-    examples: Sequence[Example],
-    inputs: TaskInputs,
-    outputs: Array,
-    threshold: float = 0.0,
-) -> Iterator[dict[str, Any]]:
+def rows(task: Task, examples: Sequence[Example], made: NetworkOutputs) -> Iterator[dict[str, Any]]:
     """Yield rows with the likeliest answer and its probability.
 
     Args: as `vgtools.tasks.kinds.Kind`; the labels of the task are the answers; outputs: (N, C).
     """
-    best, probability = most_likely(outputs)
+    best, probability = most_likely(made.outputs)
     for example, number, score in zip(examples, best.tolist(), probability.tolist(), strict=True):
         answers = gold(task, example)
         yield make_row(example.id, task.labels[number], answers, score=round(score, 6))

@@ -21,8 +21,7 @@ from vgtools.tasks.examples import (
     missing_key,
     read_sentences,
 )
-from vgtools.tasks.predictions import Items, Joined, make_row, score_metrics
-from vgtools.tasks.sequences import TaskInputs
+from vgtools.tasks.predictions import Items, Joined, NetworkOutputs, make_row, score_metrics
 from vgtools.tasks.sequences import encode_texts as encode
 from vgtools.tasks.table import Task
 
@@ -111,19 +110,13 @@ def loss(outputs: Tensor, batch: Any) -> Tensor:
     return F.cross_entropy(outputs, batch.labels, reduction="sum")
 
 
-def rows(
-    task: Task,
-    examples: Sequence[Example],
-    inputs: TaskInputs,
-    outputs: Array,
-    threshold: float = 0.0,
-) -> Iterator[dict[str, Any]]:
+def rows(task: Task, examples: Sequence[Example], made: NetworkOutputs) -> Iterator[dict[str, Any]]:
     """Yield rows with the best class, its probability as `score`, and the logits.
 
     Args: as `vgtools.tasks.kinds.Kind`; outputs: (N, C) logits.
     """
-    best, probability = most_likely(outputs)
-    columns = (best.tolist(), probability.tolist(), outputs.tolist())
+    best, probability = most_likely(made.outputs)
+    columns = (best.tolist(), probability.tolist(), made.outputs.tolist())
     for example, number, score, logits in zip(examples, *columns, strict=True):
         yield make_row(
             example.id,

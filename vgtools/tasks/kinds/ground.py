@@ -17,7 +17,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl
 from vgtools.tasks.examples import Example, ReadStats, VisualExample
-from vgtools.tasks.predictions import Items, Joined, make_row, score_items
+from vgtools.tasks.predictions import Items, Joined, NetworkOutputs, make_row, score_items
 from vgtools.tasks.sequences import Encoding, SequenceBuilder, TaskInputs
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import tokenize
@@ -121,15 +121,9 @@ class PhraseRanking(NamedTuple):
     reachable: bool  # some region of the picture covers the phrase
 
 
-def rows(
-    task: Task,
-    examples: Sequence[Example],
-    inputs: Any,
-    outputs: Sequence[PhraseRanking],
-    threshold: float = 0.0,
-) -> Iterator[dict[str, Any]]:
+def rows(task: Task, examples: Sequence[Example], made: NetworkOutputs) -> Iterator[dict[str, Any]]:
     """Yield rows with the boxes, best first; `reachable` gives the upper bound."""
-    for example, (boxes, score, reachable) in zip(examples, outputs, strict=True):
+    for example, (boxes, score, reachable) in zip(examples, made.outputs, strict=True):
         row = make_row(example.id, boxes, gold(task, example), score=round(score, 6))
         yield row | {"reachable": reachable}
 

@@ -8,13 +8,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.tasks.examples import Example, ReadStats, read_sentences
 from vgtools.tasks.kinds.classify import named_outputs
-from vgtools.tasks.predictions import check_number, make_row
+from vgtools.tasks.predictions import NetworkOutputs, check_number, make_row
 from vgtools.tasks.predictions import score_metrics as score
-from vgtools.tasks.sequences import TaskInputs
 from vgtools.tasks.sequences import encode_texts as encode
 from vgtools.tasks.table import Task
 
@@ -62,15 +60,9 @@ def loss(outputs: Tensor, batch: Any) -> Tensor:
     return F.mse_loss(outputs[:, 0], batch.labels, reduction="sum")
 
 
-def rows(
-    task: Task,
-    examples: Sequence[Example],
-    inputs: TaskInputs,
-    outputs: Array,
-    threshold: float = 0.0,
-) -> Iterator[dict[str, Any]]:
+def rows(task: Task, examples: Sequence[Example], made: NetworkOutputs) -> Iterator[dict[str, Any]]:
     """Yield rows with the score; outputs: (N, 1)."""
-    for example, value in zip(examples, outputs[:, 0], strict=True):
+    for example, value in zip(examples, made.outputs[:, 0], strict=True):
         yield make_row(example.id, float(value), example.label)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms, json_field, json_rows
-from vgtools.tasks.predictions import Items, Joined, make_row, score_items
+from vgtools.tasks.predictions import Items, Joined, NetworkOutputs, make_row, score_items
 from vgtools.tasks.sequences import CHUNK, Encoding, SequenceBuilder, TaskInputs
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import tokenize
@@ -211,14 +211,12 @@ def loss(outputs: Tensor, batch: Any) -> Tensor:
     return F.cross_entropy(outputs, batch.labels, reduction="sum") / 2
 
 
-def rows(
-    task: Task, examples: Sequence[Example], inputs: Windows, outputs: Array, threshold: float = 0.0
-) -> Iterator[dict[str, Any]]:
+def rows(task: Task, examples: Sequence[Example], made: NetworkOutputs) -> Iterator[dict[str, Any]]:
     """Yield rows with the best answer of each question; outputs: (T, 2)."""
-    edges = np.searchsorted(inputs.examples, np.arange(len(examples) + 1))
+    edges = np.searchsorted(made.inputs.examples, np.arange(len(examples) + 1))
     labelled = any(e.answers or e.is_impossible for e in examples)
     for number, example in enumerate(examples):
-        best, none = best_span(inputs, outputs, range(edges[number], edges[number + 1]))
+        best, none = best_span(made.inputs, made.outputs, range(edges[number], edges[number + 1]))
         answer = example.context[best.start : best.end] if best else ""
         label = gold(task, example) if labelled else None
         if not task.unanswerable:
@@ -226,7 +224,7 @@ def rows(
             yield make_row(example.id, answer, label, score=score)
             continue
         difference = round(none - best.score, 6) if best else _SURE
-        kept = "" if difference > threshold else answer
+        kept = "" if difference > made.threshold else answer
         yield make_row(example.id, kept, label, no_answer=difference) | {"answer": answer}
 
 

@@ -22,7 +22,7 @@ from vgtools.io.streams import Line, parse_json, read_records, require
 from vgtools.tasks import metrics
 from vgtools.tasks.examples import Example, ReadStats, class_number, describe_forms
 from vgtools.tasks.kinds.classify import class_name, named_outputs
-from vgtools.tasks.predictions import Items, Joined, count_items, make_row
+from vgtools.tasks.predictions import Items, Joined, NetworkOutputs, count_items, make_row
 from vgtools.tasks.sequences import CHUNK, Encoding, SequenceBuilder, TaskInputs
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import split_window, tokenize
@@ -271,28 +271,22 @@ def loss(outputs: Tensor, batch: Any) -> Tensor:
     return F.cross_entropy(*flat, ignore_index=IGNORED, reduction="sum")
 
 
-def rows(
-    task: Task,
-    examples: Sequence[Example],
-    inputs: TaggedInputs,
-    outputs: Array,
-    threshold: float = 0.0,
-) -> Iterator[dict[str, Any]]:
+def rows(task: Task, examples: Sequence[Example], made: NetworkOutputs) -> Iterator[dict[str, Any]]:
     """Yield rows with the best tag of each word; null where the gold has none.
 
     A word without a token, of control characters for example, gets the first tag.
 
     Args: as `vgtools.tasks.kinds.Kind`; outputs: (T, C) logits.
     """
-    best = outputs.argmax(1)
-    windows = np.searchsorted(inputs.examples, np.arange(len(examples) + 1))
-    edges = inputs.starts[windows]
+    best = made.outputs.argmax(1)
+    windows = np.searchsorted(made.inputs.examples, np.arange(len(examples) + 1))
+    edges = made.inputs.starts[windows]
     for number, example in enumerate(examples):
         assert isinstance(example, TaggedExample)
         here = slice(edges[number], edges[number + 1])
-        begins = inputs.words[here] >= 0
+        begins = made.inputs.words[here] >= 0
         tags = np.zeros(len(example.words), np.int64)
-        tags[inputs.words[here][begins]] = best[here][begins]
+        tags[made.inputs.words[here][begins]] = best[here][begins]
         scored = gold(task, example)
         kept = [True] * len(tags) if scored is None else [label is not None for label in scored]
         pairs = zip(tags.tolist(), kept, strict=True)

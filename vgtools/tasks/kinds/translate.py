@@ -16,7 +16,14 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl, require
 from vgtools.tasks.examples import Example, ReadStats
-from vgtools.tasks.predictions import Items, Joined, check_number, count_items, make_row
+from vgtools.tasks.predictions import (
+    Items,
+    Joined,
+    NetworkOutputs,
+    check_number,
+    count_items,
+    make_row,
+)
 from vgtools.tasks.sequences import Encoding, TaskInputs
 from vgtools.tasks.table import Task
 from vgtools.text.subwords import encode_all
@@ -125,18 +132,12 @@ def loss(outputs: Tensor, batch: Any) -> Tensor:
     )
 
 
-def rows(
-    task: Task,
-    examples: Sequence[Example],
-    inputs: TaskInputs,
-    outputs: Sequence[tuple[str, float, int]],
-    threshold: float = 0.0,
-) -> Iterator[dict[str, Any]]:
+def rows(task: Task, examples: Sequence[Example], made: NetworkOutputs) -> Iterator[dict[str, Any]]:
     """Yield rows with the translation and, where the gold is known, its nats and its tokens.
 
     Args: as `vgtools.tasks.kinds.Kind`; outputs: (translation, nats, tokens) of each example.
     """
-    for example, (text, nats, tokens) in zip(examples, outputs, strict=True):
+    for example, (text, nats, tokens) in zip(examples, made.outputs, strict=True):
         row = make_row(example.id, text, gold(task, example))
         yield row | ({"nats": nats, "tokens": tokens} if tokens else {})
 
