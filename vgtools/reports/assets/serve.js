@@ -252,7 +252,11 @@
       own.src = URL.createObjectURL(picked); own.alt = picked.name || "the picture";
       own.onload = () => URL.revokeObjectURL(own.src);
       shut.type = "button"; shut.onclick = () => { near.hidden = true; near.replaceChildren(); };
-      found.words.slice(0, 12).forEach((word, i) => words.append(word + " ", node("small", "", fixed(found.word_scores[i]))));
+      found.words.slice(0, 12).forEach((word, i) => {
+        const item = node("span", "", word + " ");
+        item.append(node("small", "", fixed(found.word_scores[i])));
+        words.append(item, " ");
+      });
       side.append(words, strip(found.images, found.scores, (other, score, from) => openPicture(from, found.words[0] || "", other, score)), shut);
       row.append(own, side);
       near.replaceChildren(node("p", "title", `Nearest to ${picked.name || "the picture"}: words, and pictures of the bank`), row);
