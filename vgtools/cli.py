@@ -45,6 +45,7 @@ COMMANDS = (
     "stats",
     "probe-attention",
     "compare",
+    "push",
     "env",
 )
 

@@ -172,7 +172,7 @@ def test_a_hub_that_does_not_answer_is_one_line_within_ten_seconds(
         "server = socket.create_server(('127.0.0.1', 0))\n"
         "os.environ['HTTPS_PROXY'] = f'http://127.0.0.1:{server.getsockname()[1]}'\n",
     }
-    requests = "import vgtools.models.references as r\nr._HUB_SECONDS = 1\n"
+    requests = "import vgtools.io.hub as h\nh.SECONDS = 1\n"
     command = ["extract-image-feats", "photos", "-b", ref, "-o", "f.npy"]
     if "/" in ref:
         command = ["revokenize", "x.jsonl", "-t", ref, "-o", "y.jsonl"]

@@ -15,12 +15,22 @@ import typer
 from typer.models import OptionInfo, ParameterInfo
 
 from vgtools.commands.topics import FIRST, Topic
-from vgtools.io import settings
+from vgtools.io import hub, settings
 from vgtools.io.errors import storable
 
 # Short names by the name of the parameter: a letter has one meaning in all commands.
 _SHORT = {"encoder": "-e", "output": "-o", "tokenizer": "-t"}
 _MOST = 2**63  # numbers of the command line stay below: arrays and `islice` count no further
+# Parameters that take the name of a repository on a model hub. It holds a run of vg, or another
+# model; or an index or rows of vg.
+_MODELS = (
+    *("baseline", "encoder", "matcher", "model", "names"),
+    *("refs", "run", "runs", "teacher", "tokenizer"),
+)
+_FILES = (
+    *("corpora", "feats", "file", "index", "inputs"),
+    *("queries", "retrieved", "rows", "text", "texts", "vokens"),
+)
 Result = TypeVar("Result")
 
 
@@ -60,6 +70,8 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
             given = one if isinstance(one, list) else [one]
             if fault := next(filter(None, (_fault(item, declared[name]) for item in given)), ""):
                 raise typer.BadParameter(fault, param_hint=f"--{name.replace('_', '-')}")
+        for name in values.keys() & {*_MODELS, *_FILES}:
+            values[name] = _placed_here(values[name], name in _MODELS)
         for name, group in groups.items():
             values[name] = group(**{f.name: values.pop(f.name) for f in dataclasses.fields(group)})
         return command(**values)
@@ -68,6 +80,13 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
     spread.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     spread.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return spread
+
+
+def _placed_here(given: Any, models: bool) -> Any:
+    """Return the value of a flag with the places of repositories, fetched if needed."""
+    if isinstance(given, list):
+        return [_placed_here(one, models) for one in given]
+    return hub.placed(given, models) if isinstance(given, str) else given
 
 
 def _fault(one: Any, parameter: inspect.Parameter) -> str:

@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader, RawIOBase
 from pathlib import Path
@@ -78,6 +78,11 @@ def stay_offline(offline: bool) -> bool:
     global _offline
     _offline = offline
     return offline
+
+
+def is_offline() -> bool:
+    """Return whether `--offline` forbids to connect."""
+    return _offline
 
 
 def _system(url: str) -> tuple[Any, str]:
@@ -275,19 +280,32 @@ def fetch(url: str) -> Path:
         # and a process that has mapped the old copy keeps it.
         found = _files(system, path)
         versions = map(str, found.values())
-        key = hashlib.sha256("\n".join([url, *found, *versions]).encode()).hexdigest()
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        place = Path(home, "vgtools", key)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        own.claim(place.parent)
-        with open(own.reopen(Path(f"{place}.lock"), create=True), "wb") as lock:
-            # A second process waits here, and then finds the copy.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not place.exists():
-                part = own.temporary(place)
-                _download(system, path, found, part)
-                own.swap(part, place)
+        key = "\n".join([url, *found, *versions])
+        place = cached(key, lambda part: _download(system, path, found, part))
         return place / os.path.basename(path)
+
+
+def cached(key: str, fill: Callable[[Path], None]) -> Path:
+    """Return a folder of this user's that all processes share, made by the first that needs it.
+
+    Args:
+        key: all that decides its contents.
+        fill: writes them into a new folder.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    place = Path(home, "vgtools", hashlib.sha256(key.encode()).hexdigest())
+    place.parent.mkdir(parents=True, exist_ok=True)
+    own.claim(place.parent)
+    with open(own.reopen(Path(f"{place}.lock"), create=True), "wb") as lock:
+        # A second process waits here, and then finds the folder.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            part = own.temporary(place)
+            own.remove_tree(part)  # a process that was killed may have left it
+            part.mkdir()
+            fill(part)
+            own.swap(part, place)
+    return place
 
 
 def local(path: str) -> str:
@@ -314,7 +332,6 @@ def _files(system: Any, path: str) -> dict[str, Any]:
 
 
 def _download(system: Any, path: str, found: dict[str, Any], place: Path) -> None:
-    own.remove_tree(place)  # a process that was killed may have left a part
     base = os.path.dirname(path)
     for name, facts in found.items():
         file = place / os.path.relpath(name, base)

@@ -14,13 +14,13 @@ from unittest import mock
 
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import read_json
+from vgtools.io.hub import go_offline
 from vgtools.models.references import (
     BUILTIN,
     LITE_PREPROCESSING,
     builtin_path,
     check_whole,
     fingerprint,
-    go_offline,
     hub_file,
     pick_device,
     pick_dtype,

@@ -6,8 +6,6 @@ import contextlib
 import hashlib
 import importlib.util
 import os
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vgtools.io.artifact import LARGEST
 from vgtools.io.errors import DataError, Exit, amount, is_out_of_memory, name_of
 from vgtools.io.files import read_json
+from vgtools.io.hub import hub_errors
 from vgtools.models.sealed import check_model
 from vgtools.text import clip_bpe
 
@@ -52,7 +51,6 @@ TOKENIZER_FILES = [
     "config.json",
 ]
 
-_HUB_SECONDS = 5  # time in which the hub must answer
 ENCODER_FILES = ["*.json", "*.txt", "*.safetensors"]
 
 # Letters, digits, accents, scripts, an emoji, a control character and an unassigned code point.
@@ -67,14 +65,6 @@ SAFE_LOADING = {
     "use_safetensors": True,
     "attn_implementation": None,
 }
-
-
-def go_offline() -> None:
-    """Keep every library from connecting from now on (`--offline`)."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    constants = sys.modules.get("huggingface_hub.constants")
-    if constants is not None:  # it reads the variable only when first imported
-        constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
 
 
 def builtin_path(ref: str) -> Path:
@@ -124,7 +114,7 @@ def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
         why = "is not a model directory; expected a hub name, a directory, a vg run or builtin:NAME"
         raise DataError(why, ref, code=Exit.NO_INPUT)
     name, _, revision = ref.partition("@")
-    with _hub_errors(ref, ", ".join(patterns), offline):
+    with hub_errors(*_way_out(ref, ", ".join(patterns)), offline):
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
@@ -137,59 +127,15 @@ def hub_file(ref: str, hub_name: str, file: str, offline: bool) -> Path:
         DataError: it is neither here nor can it be fetched (69).
     """
     name, _, revision = hub_name.partition("@")
-    with _hub_errors(ref, file, offline):
+    with hub_errors(*_way_out(ref, file), offline):
         from huggingface_hub import hf_hub_download
 
         return Path(hf_hub_download(name, file, revision=revision or None))
 
 
-def _ask_hub() -> str:
-    """Return why the hub does not answer, asked once, for a few seconds.
-
-    The reason is empty if the hub answers, or if vg is offline and may not ask.
-
-    Without a network, the libraries would retry again and again and report each attempt; a resolver
-    that hangs cannot even be stopped, so a thread asks.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    if constants.is_offline_mode():
-        return ""
-    answers: list[str] = []
-
-    def ask() -> None:
-        try:
-            get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
-        except Exception as error:  # raised by the HTTP library, or by the system
-            answers.append(first_line(error))
-        else:
-            answers.append("")
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(_HUB_SECONDS)
-    silence = f"{constants.ENDPOINT} did not answer within {_HUB_SECONDS} s"
-    return answers[0] if answers else silence
-
-
-@contextlib.contextmanager
-def _hub_errors(ref: str, files: str, offline: bool) -> Iterator[None]:
-    """Turn any error of a download into exit 69 with the missing files and how to get them."""
-    if offline:
-        go_offline()
-    unreachable = _ask_hub()
-    if unreachable:
-        go_offline()  # files that are already on this machine may be enough
-    try:
-        yield
-    except Exception as error:  # the hub client and its HTTP library raise their own types
-        reason = unreachable or str(error).strip().split("\n")[0][:200]
-        raise DataError(
-            f"the model {ref!r} ({files}) is neither on this machine nor could it be fetched: "
-            f"{reason}. Download it once with `hf download`, name a directory, or use builtin:NAME",
-            code=Exit.UNAVAILABLE,
-        ) from None
+def _way_out(ref: str, files: str) -> tuple[str, str]:
+    way_out = "Download it once with `hf download`, name a directory, or use builtin:NAME"
+    return f"the model {ref!r} ({files})", way_out
 
 
 def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:

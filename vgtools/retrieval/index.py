@@ -437,6 +437,9 @@ def matcher_path(index: Index, run: str | None = None) -> str:
     if run is None and "encoder" in named:  # a model that is not a folder
         return str(named["encoder"])
     path = run or os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
+    beside = Path(index.path).with_name(os.path.basename(path) or "matcher")
+    if run is None and not os.path.isdir(path) and beside.is_dir():  # as `vg push` places it
+        return str(beside)
     if run is None and not os.path.isdir(path):
         why = f"its matcher {path} does not exist; give its new place with --matcher"
         raise DataError(why, index.path, code=Exit.NO_INPUT)
