@@ -219,7 +219,8 @@ ROWS = (
     Row("visualbert", "", "servers", makes='paper/servers/vqa.json:"question_id" '
         "paper/servers/nlvr2.csv:,True|,False paper/servers/vcr-qar.csv:^annot_id,"),
     # ------------------------------------------------------------------------------ vokenization
-    Row("vokenization", "", "demo nouns", "vokens.html|of all", folder="vokenization-demo"),
+    Row("vokenization", "", "demo nouns builtin", "vokens.html|of all|emoji.safetensors",
+        folder="vokenization-demo"),
     Row("vokenization", "", "flickr8k-files entities-files flickr8k",
         "flickr8k/paper|flickr8k/text"),
     Row("vokenization", "", "wiki", makes="paper/wiki.train.txt paper/wiki.valid.txt "

@@ -31,6 +31,7 @@ _FILES = (
     *("corpora", "feats", "file", "index", "inputs"),
     *("queries", "retrieved", "rows", "text", "texts", "vokens"),
 )
+_EMOJI = "builtin:emoji"  # an index, and the run of its matcher
 Result = TypeVar("Result")
 
 
@@ -86,6 +87,10 @@ def _placed_here(given: Any, models: bool) -> Any:
     """Return the value of a flag with the places of repositories, fetched if needed."""
     if isinstance(given, list):
         return [_placed_here(one, models) for one in given]
+    if given == _EMOJI:
+        from vgtools.systems.vokenization import emoji
+
+        return str(emoji.run() if models else emoji.bank())
     return hub.placed(given, models) if isinstance(given, str) else given
 
 

@@ -8,7 +8,7 @@ Where each section of the paper is implemented, as `module.definition` of this p
             pretraining.VokenPretraining
     section 3.1: vokenize.vokenize, calibration.Calibration, published.read_vokens
     section 3.2: matcher.TokenImageMatcher, matcher.hinge_loss, matcher_training.evaluate_matcher,
-            evaluation.Evaluation, locate.RelevanceLocator, dual.DualEmbedding
+            evaluation.Evaluation, locate.RelevanceLocator, dual.DualEmbedding, emoji.bank
     section 3.3: revokenize.revokenize
     section 5.2: term_frequency.TermFrequency, controls.DrawWork
     table 5: voken_lm.VokenMasking
