@@ -73,9 +73,10 @@ def test_a_table(folder: Path, capfd: Any) -> None:
     args = ["measure", vectors, vectors, "--on", f"{folder}/pairs.tsv", "--samples", "200"]
     assert run([*args, "--table", "-q"]) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert lines[0] == f"| Measure, items | {vectors} | {vectors} (2) |"
-    assert lines[2].startswith("| pairs.tsv: Spearman, 7 | ")
-    assert lines[2].endswith(", +0.000 (+0.000 to +0.000) |")
+    assert lines[0] == "| Encoder | pairs.tsv: Spearman, 7 |"
+    assert lines[2].startswith("| one.npy | ")
+    assert lines[3].startswith("| one.npy (2) | ")
+    assert lines[3].endswith(", +0.000 ± 0.000 |")
     assert lines[-1] == "Left out, items that not all of them know: pairs.tsv 1."
 
 

@@ -446,6 +446,7 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "vua",
         "task",
         "minimal-pairs",
+        "prompts",
         "norms",
         "wordnet",
         "vectors",

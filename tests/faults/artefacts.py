@@ -329,6 +329,8 @@ def _words() -> None:
             for a, b in pairs
         ),
     )
+    _jsonl(Path("templates.jsonl"), ({"template": text} for text in ("[X] < [Y]", "[Y] > [X]")))
+    _jsonl(Path("sizes.jsonl"), ({"sub": a, "obj": b, "alt": "the"} for a, b in pairs))
     values = "".join(f'"{name}",{n % 5 / 4}\n' for n, name in enumerate(names))
     Path("norms.csv").write_text(f"word,mean\n{values}")
     senses = (f"{name}%1:05:00:: {n:08d} 1 {n}\n" for n, name in enumerate(names))

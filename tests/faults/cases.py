@@ -462,9 +462,17 @@ CASES = (
     ),
     Case(
         "measure",
-        "measure in/words.npy in/encoder --on in/judged.tsv --on in/norms.jsonl"
-        " --contexts in/scenes.jsonl --samples 100 --device cpu -q -o items.jsonl",
-        ("judged.tsv table", "norms.jsonl jsonl", "scenes.jsonl jsonl", *_WORDS, *_ENCODER),
+        "measure in/words.npy in/lm --on in/judged.tsv --on in/norms.jsonl"
+        " --contexts in/scenes.jsonl --masked in/plain.txt --thirds in/norms.jsonl"
+        " --samples 100 --device cpu -q -o items.jsonl",
+        (
+            "judged.tsv table",
+            "norms.jsonl jsonl",
+            "scenes.jsonl jsonl",
+            "plain.txt text",
+            *_WORDS,
+            *_LM,
+        ),
         restart=False,
         reader="measure items.jsonl --samples 100",
     ),

@@ -92,6 +92,11 @@ PREPARED = (
         ("blimp.jsonl jsonl",),
     ),
     Case(
+        "prepare-prompts",
+        "prepare prompts in/sizes.jsonl --templates in/templates.jsonl -o p.jsonl",
+        ("sizes.jsonl jsonl", "templates.jsonl jsonl"),
+    ),
+    Case(
         "prepare-wordnet",
         "prepare wordnet in/index.sense --least 1 -o n.jsonl",
         ("index.sense text",),

@@ -26,7 +26,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_official_files(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(FILES[name])
-    found = open_evaluation(str(tmp_path / name))
+    (found,) = open_evaluation(str(tmp_path / name))
     assert isinstance(found, SentencePairs)
     assert found.items.name == name
     assert found.items.keys == ["0", "1", "2"]

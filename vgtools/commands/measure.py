@@ -22,11 +22,15 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.commands.signature import flags
+from vgtools.commands.topics import Topic, page
 from vgtools.io.process import Progress
 from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
     from vgtools.measures.evaluation import Measured
+
+
+TASKS = Topic("tasks", page("measure.tasks"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +47,40 @@ class WordFlags:
     per_word: int = count(30, "Lines of --contexts per word, drawn at random.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeasuredFiles:
+    """The files that encoders are measured on.
+
+    Attributes:
+        on: File to measure on; repeatable.
+        feats: Features of the photos that captions of --on are of.
+        masked: Text whose words are hidden, one in seven at a time; repeatable.
+        thirds: Norms of vg prepare norms: --masked also by thirds of their values.
+        probe: Probe for a task with its official files, for example rte=glue/RTE; repeatable.
+        limit: Training examples of a probe, the first ones.
+    """
+
+    on: list[str] | None = file(None, show_default=False)
+    feats: str | None = value(None, metavar="X.npy")
+    masked: list[str] | None = file(None, topic=TASKS)
+    thirds: str | None = file(None, topic=TASKS)
+    probe: list[str] | None = value(None, metavar="TASK=DATA", topic=TASKS)
+    limit: int = count(10_000, topic=TASKS)
+
+    @property
+    def named(self) -> list[str]:
+        """Their names."""
+        alone = [path for path in (self.feats, self.thirds) if path is not None]
+        return [*(self.on or []), *(self.masked or []), *alone]
+
+
 @flags
 def measure(
     *,
     refs: Annotated[
         list[str], Argument("ENCODER", "Encoders or word vectors; or items.jsonl of -o.")
     ],
-    on: Annotated[
-        list[str] | None,
-        Value("FILE", "File to measure on; repeatable.", "--on", show_default=False),
-    ] = None,
-    feats: Annotated[
-        str | None, Value("X.npy", "Features of the photos that captions of --on are of.")
-    ] = None,
+    files: MeasuredFiles,
     words: WordFlags,
     ground: GroundingFlags,
     samples: Samples = 10_000,
@@ -77,8 +102,8 @@ def measure(
 
     Pairs of sentences (STS-B, SICK): Spearman's correlation with the cosines of mean token states.
 
-    Minimal pairs of vg prepare minimal-pairs (BLiMP): accuracy of masked language models, of all
-    pairs and per phenomenon; tokens are hidden in turn, each with the rest of its word.
+    Minimal pairs (BLiMP) and prompts (CoDa, ViComTe), of masked language models; and without --on
+    hidden words of texts and probes for tasks: see --help tasks.
 
     Captions {"image", "text"} with --feats: looks, the cosines of the mean whitened features of the
     photos of a word (10 or more) with their ridge regression; the share of a photo's 10 neighbours
@@ -107,10 +132,12 @@ def measure(
     both = are_items and not all(ref.endswith(".jsonl") for ref in refs)
     refuse_if(both, "ENCODER", "name encoders or items, X.jsonl of -o, not both")
     again = are_items and (
-        on or feats or output or words != WordFlags() or ground != GroundingFlags()
+        files != MeasuredFiles() or output or words != WordFlags() or ground != GroundingFlags()
     )
     refuse_if(again, "ENCODER", "items were measured already; --on, -o and the like need encoders")
-    refuse_if(not are_items and not on, "--on", "name a file to measure on")
+    measurable = are_items or files.on or files.masked or files.probe
+    refuse_if(not measurable, "--on", "name a file to measure on")
+    refuse_if(bool(files.thirds and not files.masked), "--thirds", "name a text with --masked")
     refuse_if(words.vectors == "contexts" and not words.contexts, "--contexts", "name a text")
     other = words.contexts and words.vectors not in (None, "contexts")
     refuse_if(other, "--contexts", f"is not read with --vectors {words.vectors}")
@@ -120,9 +147,9 @@ def measure(
     from vgtools.measures import compare, saved
     from vgtools.measures.evaluation import rows_of, runs_of
     from vgtools.reports.measured import forest_page
-    from vgtools.reports.tables import measure_table, show
+    from vgtools.reports.tables import measure_tables, short_names, show
 
-    inputs = [path for path in (*refs, *(on or []), feats, words.contexts) if path is not None]
+    inputs = [path for path in (*refs, *files.named, words.contexts) if path is not None]
     target = page_path(page, inputs) if page is not None else None  # refused before any work
     refuse_if(output is not None and is_stream(output), "-o", "name a file, which has a manifest")
     if target is not None and output is not None:
@@ -133,19 +160,18 @@ def measure(
         measured, names = saved.read_items(refs)
     else:
         names = [run for ref in refs for run in runs_of(ref)]
-        measured = _measure(names, on or [], feats, words, ground, seed, output, runtime)
+        measured = _measure(names, files, words, ground, seed, output, runtime)
     for remark in compare.left_out(measured, names):
         note("measure", remark, runtime.quiet)
     records = compare.compare(measured, rows_of(names), samples, seed)
     if target is not None:
-        write_page(target, forest_page(records, ", ".join(rows_of(names))))
-    show(records, [measure_table(records)], table)
+        write_page(target, forest_page(records, ", ".join(short_names(rows_of(names)).values())))
+    show(records, measure_tables(records), table)
 
 
 def _measure(
     refs: Sequence[str],
-    files: Sequence[str],
-    feats: str | None,
+    files: MeasuredFiles,
     words: WordFlags,
     ground: GroundingFlags,
     seed: int,
@@ -156,18 +182,24 @@ def _measure(
     from vgtools.io.files import dumps
     from vgtools.io.output import Output
     from vgtools.measures import contexts, run, saved
+    from vgtools.measures.probes import probe_files, read_probe
     from vgtools.measures.subject import Reading
     from vgtools.models.references import pick_device
 
     vectors = words.vectors or ("contexts" if words.contexts else "alone")
-    read = (*filter(os.path.isfile, refs), *files, feats, words.contexts, ground.grounding)
+    tasks = [probe_files(given) for given in files.probe or []]
+    own = [path for _, splits in tasks for path in splits.values()]
+    read = (*filter(os.path.isfile, refs), *files.named, *own, words.contexts, ground.grounding)
     inputs = [path for path in read if path is not None]
     config = {"command": "measure", **asdict(words), **asdict(ground), "seed": seed}
     with contextlib.ExitStack() as stack:
         out = None
         if output is not None:  # refused now, if it cannot be written
             out = stack.enter_context(Output([output], config, inputs=inputs, restart=True))
-        evaluations = run.open_evaluations(files, feats, seed)
+        evaluations = run.open_evaluations(
+            files.on or [], files.feats, seed, files.masked or [], files.thirds
+        )
+        evaluations += [read_probe(*own, files.limit) for own in tasks]
         known = ground.types(runtime.offline)
         drawn = None
         if words.contexts is not None:

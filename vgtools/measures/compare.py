@@ -5,6 +5,7 @@ Axes: N items, E encoders, R runs of a row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,12 @@ from vgtools.io.errors import DataError
 from vgtools.measures.evaluation import LEAST, PERMUTED, STATISTICS, GoldItems, Measured
 from vgtools.tasks.compare import holm
 from vgtools.tasks.metrics import bootstrap, paired_difference
+from vgtools.tasks.table import LOWER_IS_BETTER
 
 Record = dict[str, Any]
+
+_INTERVAL = 2 * 1.96  # standard errors in a 95 % interval
+_FOUND = 1.96 + 0.84  # standard errors of a difference that is found in four of five tries
 
 
 def compare(
@@ -39,10 +44,11 @@ def compare(
     Returns:
         Records of `evaluation`, `kind`, `encoder`, `items`, `left_out`, `statistic`, `value` with
         its 95 % interval `low` to `high`, and `difference` from the first row with `low`, `high`,
-        `p`, `over_runs` (both rows have several runs: other seeds count as chance), and `p_holm`,
-        corrected for the number of all differences. `group` is `all`, `grounded` or `other` where
-        it is known which items are grounded, or the name of a group of the evaluation's own;
-        `majority` is the share of the most frequent class.
+        `p`, `over_runs` (both rows have several runs: other seeds count as chance), or else
+        `items_for_point`, the items with which a difference of one point would be found in four of
+        five tries, and `p_holm`, corrected for the number of all differences. `group` is `all`,
+        `grounded` or `other` where it is known which items are grounded, or the name of a group of
+        the evaluation's own; `majority` is the share of the most frequent class.
 
     Raises:
         DataError: fewer than three items of an evaluation are known to all (65).
@@ -111,7 +117,11 @@ def _statistics(
         if name != first and first in parts and items.kind != PERMUTED:
             gain = paired_difference(parts[first], own, seed=seed)
             keys = ("value", "low", "high", "p", "over_runs")
-            found[name]["difference"] = {key: getattr(gain, key) for key in keys}
+            change: Record = {key: getattr(gain, key) for key in keys}
+            if not gain.over_runs and items.statistic not in LOWER_IS_BETTER:
+                error = (gain.high - gain.low) / _INTERVAL
+                change["items_for_point"] = math.ceil(kept.sum() * (_FOUND * error / 0.01) ** 2)
+            found[name]["difference"] = change
     return found
 
 

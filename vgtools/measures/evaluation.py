@@ -23,8 +23,8 @@ from vgtools.tasks.metrics import METRICS, Statistic, mean
 LEAST = 3  # items that can be ranked in more than one way
 _SEED = re.compile(r"(.+)/seed-\d+")
 PERMUTED = "photos permuted"  # kind of items of a control, in which encoders are not compared
-# The mean is for values that need no gold, such as a loss.
-STATISTICS: dict[str, Statistic] = {**METRICS, "mean": mean}
+# Means are for values that need no gold; a loss is better the lower it is.
+STATISTICS: dict[str, Statistic] = {**METRICS, "mean": mean, "loss": mean}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,54 +15,62 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.names import refuse_stream
 from vgtools.io.streams import parse_json, read_lines
-from vgtools.measures import photos
+from vgtools.measures import minimal_pairs, photos, prompts
 from vgtools.measures.evaluation import Measure, Measured
-from vgtools.measures.minimal_pairs import KEYS, read_minimal_pairs
+from vgtools.measures.masked_words import read_masked_words
 from vgtools.measures.norms import read_norms
 from vgtools.measures.pairs import read_pairs
 from vgtools.measures.sentences import are_sentences, read_sentence_pairs
 from vgtools.measures.subject import Reading, Subject
 
 # The keys of rows, and the function that opens the evaluation.
-BY_KEYS: dict[tuple[str, ...], Callable[[str], Measure]] = {
+BY_KEYS: dict[tuple[str, ...], Callable[[str], Measure | list[Measure]]] = {
     ("word", "value"): read_norms,
     ("sentence1", "sentence2", "score"): read_sentence_pairs,
-    KEYS: read_minimal_pairs,
+    minimal_pairs.KEYS: minimal_pairs.read_minimal_pairs,
+    prompts.KEYS: prompts.read_prompts,
 }
 
 
 def open_evaluations(
-    paths: Sequence[str], feats: str | None = None, seed: int = 0
+    paths: Sequence[str],
+    feats: str | None = None,
+    seed: int = 0,
+    masked: Sequence[str] = (),
+    thirds: str | None = None,
 ) -> list[Measure]:
-    """Open the files of --on.
+    """Open the files of --on and --masked.
 
     Args:
-        paths: the files.
+        paths: the files of --on.
         feats: features of the photos that captions are of.
         seed: seed of the controls.
+        masked: texts whose words are hidden.
+        thirds: values by which these words are divided.
 
     Raises:
         DataError: a file cannot be read, holds no evaluation (65), or two have one name (usage);
             no file has captions for `feats` (usage).
     """
-    names = [os.path.basename(path) for path in paths]
-    for path, name in zip(paths, names, strict=True):
-        if names.count(name) > 1:
-            why = f"two files are called {name}, the name of an evaluation; rename one"
-            raise DataError(why, path, code=Exit.USAGE)
+    for files in (paths, masked):
+        names = [os.path.basename(path) for path in files]
+        for path, name in zip(files, names, strict=True):
+            if names.count(name) > 1:
+                why = f"two files are called {name}, the name of an evaluation; rename one"
+                raise DataError(why, path, code=Exit.USAGE)
     found = list[Measure]()
     for path in paths:
         if feats is not None and photos.are_captions(path):
             found += photos.read_photos(path, feats, seed)
         else:
-            found.append(open_evaluation(path))
+            found += open_evaluation(path)
     if feats is not None and not any(isinstance(each, photos.Looks) for each in found):
         raise DataError("--feats: no file of --on has captions of photos", code=Exit.USAGE)
-    return found
+    return found + [read_masked_words(path, thirds) for path in masked]
 
 
-def open_evaluation(path: str) -> Measure:
-    """Open the evaluation that a file holds: the keys of its first row, or its first line, decide.
+def open_evaluation(path: str) -> list[Measure]:
+    """Open the evaluations that a file holds: the keys of its first row, or its first line, decide.
 
     Raises:
         DataError: a pipe (usage); it cannot be read, or has rows of no evaluation (65).
@@ -70,11 +78,12 @@ def open_evaluation(path: str) -> Measure:
     refuse_stream(path)
     first = next(read_lines(path), "")
     if not first.startswith("{"):
-        return read_sentence_pairs(path) if are_sentences(first) else read_pairs(path)
+        return [read_sentence_pairs(path) if are_sentences(first) else read_pairs(path)]
     row = parse_json(first, path, 1)
     for keys, read in BY_KEYS.items():
         if row.keys() >= set(keys):
-            return read(path)
+            opened = read(path)
+            return opened if isinstance(opened, list) else [opened]
     known = "; ".join(", ".join(keys) for keys in (*BY_KEYS, photos.KEYS))
     known += " with --feats"
     raise DataError(f"the row has the keys {', '.join(row)}; expected {known}", path, 1)

@@ -5,6 +5,7 @@ Axes: R texts, T their tokens, C copies of texts in which tokens are hidden, A t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,6 +80,9 @@ class ClozeModel:
         text: a masked language model with its tokenizer.
         device: where it runs.
 
+    Attributes:
+        mask: id of the mask.
+
     Raises:
         DataError: its head is of an unknown shape, or its tokenizer has no mask (78).
     """
@@ -89,7 +93,7 @@ class ClozeModel:
         self._head = mlm_hidden(lm)
         self._decoder = lm.get_output_embeddings()
         self._encoder = PackedEncoder(replace(text, model=lm.base_model), 1)
-        self._mask = special_id(text.tokenizer, ("[MASK]", "<mask>"))
+        self.mask = special_id(text.tokenizer, ("[MASK]", "<mask>"))
 
     def losses(self, ids: Array, cloze: Cloze) -> Array:
         """Return the negative log likelihood of each token that is asked for, in nats.
@@ -102,7 +106,34 @@ class ClozeModel:
             (T,) float64, NaN for tokens that are not asked for.
         """
         found = np.full(len(ids), np.nan)
-        shown = np.where(cloze.hidden, self._mask, ids[cloze.source])
+        for tokens, hidden in self._hidden(ids, cloze):
+            target = torch.from_numpy(ids[tokens].astype(np.int64)).to(hidden.device)
+            nats = token_losses(hidden, self._decoder.weight, self._decoder.bias, target)
+            found[tokens] = nats.double().cpu().numpy()
+        return found
+
+    def scores(self, ids: Array, cloze: Cloze, candidates: Array) -> Array:
+        """Return the logit of each candidate for each token that is asked for.
+
+        Args:
+            ids: as for `losses`.
+            cloze: as for `losses`.
+            candidates: (C,) ids of tokens.
+
+        Returns:
+            (T, C) float64, NaN for tokens that are not asked for.
+        """
+        found = np.full((len(ids), len(candidates)), np.nan)
+        rows = torch.from_numpy(candidates.astype(np.int64)).to(self._decoder.weight.device)
+        for tokens, hidden in self._hidden(ids, cloze):
+            bias = None if self._decoder.bias is None else self._decoder.bias[rows]
+            logits = torch.nn.functional.linear(hidden, self._decoder.weight[rows], bias)
+            found[tokens] = logits.double().cpu().numpy()
+        return found
+
+    def _hidden(self, ids: Array, cloze: Cloze) -> Iterator[tuple[Array, torch.Tensor]]:
+        """Yield numbers (M,) of tokens that are asked for, with the head's last states (M, D)."""
+        shown = np.where(cloze.hidden, self.mask, ids[cloze.source])
         lengths = np.diff(cloze.starts)
         for states in self._encoder(shown, cloze.starts[:-1], lengths):
             copies = states.segments
@@ -112,12 +143,8 @@ class ClozeModel:
             # A pack has the tokens of its copies one after the other, in its own order.
             before = np.cumsum(lengths[copies]) - lengths[copies]
             rows = asked + np.repeat(before - cloze.starts[copies], counts)
-            tokens = cloze.source[asked]
-            hidden = self._head(states.tokens[torch.from_numpy(rows).to(states.tokens.device)])
-            target = torch.from_numpy(ids[tokens].astype(np.int64)).to(hidden.device)
-            nats = token_losses(hidden, self._decoder.weight, self._decoder.bias, target)
-            found[tokens] = nats.double().cpu().numpy()
-        return found
+            places = torch.from_numpy(rows).to(states.tokens.device)
+            yield cloze.source[asked], self._head(states.tokens[places])
 
 
 def open_cloze(ref: str, *, device: str = "cpu", offline: bool = False) -> ClozeModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -295,6 +296,7 @@ MEASURES = {
     "pearson": "Pearson",
     "spearman": "Spearman",
     "recall_1": "R@1",
+    "loss": "nats, lower is better",
     "rmse": "RMSE, not percent, lower is better, not in Avg.",
 }
 
@@ -682,34 +684,67 @@ def pwcca_table(records: Sequence[Record]) -> Table:
     return Table([*headings, "Mean CCA", "Shuffled"], rows, [*remarks, *_sources(records)])
 
 
-def measure_table(records: Sequence[Record]) -> Table:
-    """Return the statistics of `vg measure`: rows are evaluations and groups of their items."""
-    names = list(dict.fromkeys(record["encoder"] for record in records))
-    groups = {"all": "", "grounded": ", grounded", "other": ", others"}
-    rows = dict[str, dict[str, str]]()
-    for record in records:
-        group = record.get("group", "all")
-        title = f"{record['evaluation']}{groups.get(group, f', {group}')}"
-        measure = MEASURES.get(record["statistic"], record["statistic"])
-        row = rows.setdefault(f"{title}: {measure}, {record['items']:,}", {})
-        gain = record.get("difference")
-        cell = f"{record['value']:.3f} ({record['low']:.3f} to {record['high']:.3f})"
-        if gain is not None:
-            interval = f"({gain['low']:+.3f} to {gain['high']:+.3f})"
-            cell = f"{record['value']:.3f}, {gain['value']:+.3f} {interval}"
-            cell += " *" * gain["significant"]
-        row[record["encoder"]] = cell
+def measure_tables(records: Sequence[Record]) -> list[Table]:
+    """Return the statistics of `vg measure`: rows are encoders, columns evaluations.
+
+    Groups of the items of an evaluation have a table of their own.
+    """
+    names = short_names(dict.fromkeys(record["encoder"] for record in records))
     left = {f"{r['evaluation']} {r['left_out']:,}": r["left_out"] for r in records}
     unknown = ", ".join(name for name, number in left.items() if number)
     seeds = any(record.get("difference", {}).get("over_runs") for record in records)
     remarks = [
-        "95 % intervals by bootstrap over items, from the second encoder on of the difference "
-        f"from the first; *: p < {SIGNIFICANT}, corrected by Holm's method for all differences. "
+        "±: half of the 95 % interval by bootstrap over items, of the difference from the first "
+        f"row where there is one; *: p < {SIGNIFICANT}, corrected by Holm's method for all "
+        "differences. "
         + ("With several runs also for other seeds." if seeds else f"They are {THESE_MODELS}."),
         *([f"Left out, items that not all of them know: {unknown}."] if unknown else []),
     ]
-    cells = [[title, *(row.get(name, "–") for name in names)] for title, row in rows.items()]
-    return Table(["Measure, items", *map(_stem, names)], cells, remarks)
+    whole = [record for record in records if record.get("group", "all") == "all"]
+    tables = [_measured(whole, "evaluation", names)._replace(remarks=remarks)]
+    parts = [record for record in records if record.get("group", "all") != "all"]
+    for name in dict.fromkeys(record["evaluation"] for record in parts):
+        own = [record for record in parts if record["evaluation"] == name]
+        tables.append(_measured(own, "group", names, name))
+    return tables
+
+
+def _measured(
+    records: Sequence[Record], column: str, names: Mapping[str, str], title: str = "Encoder"
+) -> Table:
+    """Return the values of records by encoder and by the values of a key."""
+    headings = dict[str, str]()
+    rows = dict[str, dict[str, str]]()
+    for record in records:
+        measure = MEASURES.get(record["statistic"], record["statistic"])
+        headings[record[column]] = f"{record[column]}: {measure}, {record['items']:,}"
+        gain = record.get("difference")
+        cell = f"{record['value']:.3f}"
+        if gain is None:
+            cell += f" ± {(record['high'] - record['low']) / 2:.3f}"
+        else:
+            half = (gain["high"] - gain["low"]) / 2
+            cell += f", {gain['value']:+.3f} ± {half:.3f}" + " *" * gain["significant"]
+        rows.setdefault(record["encoder"], {})[record[column]] = cell
+    cells = [
+        [name, *(rows.get(ref, {}).get(title, "–") for title in headings)]
+        for ref, name in names.items()
+    ]
+    return Table([title, *headings.values()], cells)
+
+
+def short_names(refs: Iterable[str]) -> dict[str, str]:
+    """Return the last part of each reference's path, or the part in which they differ."""
+    parts = {ref: ref.rstrip("/").split("/") for ref in refs}
+    own = [each[-1] for each in parts.values()]
+    if len(set(own)) == len(own):
+        return dict(zip(parts, own, strict=True))
+    columns = [set(column) for column in zip_longest(*parts.values())]
+    first = next(place for place, names in enumerate(columns) if len(names) > 1)
+    ends = [set(column) for column in zip_longest(*(each[::-1] for each in parts.values()))]
+    last = next(place for place, names in enumerate(ends) if len(names) > 1)
+    # All of a reference may be common to both ends.
+    return {ref: "/".join(own[first : len(own) - last]) or ref for ref, own in parts.items()}
 
 
 def sizes_table(records: Sequence[Record]) -> Table:

@@ -140,6 +140,15 @@ def spearman(gold: Array, predicted: Array, weights: Array | None = None) -> Arr
     return _correlation(ranks(gold, w), ranks(predicted, w), w)
 
 
+def kendall(gold: Array, predicted: Array) -> Array:
+    """Return Kendall's rank correlation tau-b in [-1, 1]; 0 where one side is constant.
+
+    Source: Kendall 1945 (The treatment of ties in ranking problems).
+    """
+    x, y = (np.sign(np.subtract.outer(own, own)) for own in (gold, predicted))
+    return _ratio((x * y).sum(), np.sqrt((x**2).sum() * (y**2).sum()))
+
+
 def rmse(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
     """Return the root of the mean squared error, in the unit of the labels; 0 is the best.
 

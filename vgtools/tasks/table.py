@@ -12,8 +12,8 @@ from typing import Any
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.names import is_stream
 
-# Metrics of which less is better; they are errors in the unit of the labels, not shares.
-LOWER_IS_BETTER = frozenset({"rmse"})
+# Metrics of which less is better; they are errors in their own unit, not shares.
+LOWER_IS_BETTER = frozenset({"rmse", "loss"})
 
 
 @dataclass(frozen=True)

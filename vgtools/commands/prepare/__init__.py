@@ -46,6 +46,7 @@ for _name, _command in {
     "vua": tasks.vua,
     "task": tasks.task,
     "minimal-pairs": tasks.minimal_pairs,
+    "prompts": tasks.prompts,
     "norms": words.norms,
     "wordnet": words.wordnet,
     "vectors": words.vectors,

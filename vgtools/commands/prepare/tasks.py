@@ -1,4 +1,4 @@
-"""`vg prepare pdtb`, `vua`, `task`, `minimal-pairs`: official files of tasks, and their texts."""
+"""`vg prepare pdtb`, `vua`, `task`, `minimal-pairs`, `prompts`: official files, and their texts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from vgtools.commands.options import (
     Argument,
     Count,
+    File,
     Flag,
     Quiet,
     Target,
@@ -173,6 +174,42 @@ def minimal_pairs(
     rows = source.minimal_pairs(files, tally, most)
     config = {"command": "minimal-pairs", "most": most}
     save(rows, target.output, tally, "pairs", config, files, target.restart, quiet)
+
+
+@flags
+def prompts(
+    path: Annotated[str, Argument("FILE", "CoDa's rows, or a file of ViComTe's.")],
+    target: Target,
+    templates: Annotated[str | None, File("ViComTe's templates, with [X] and [Y].")] = None,
+    words: Annotated[str | None, File("ViComTe's words, for distributions.")] = None,
+    subjects: Annotated[str | None, File("Keep the subjects of these rows of ViComTe.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write prompts about colours, shapes, materials and sizes.
+
+    Rows are {"item", "prompts", "answers", "values"}, for vg measure --on. CoDa (Apache 2.0): its
+    rows on the hub as jsonl or Parquet. ViComTe (no licence stated): distributions of counts, in
+    the alphabetical order of the classes of --words; or rows {"sub", "obj", "alt"}, of which obj
+    is right, as in its files of sizes.
+
+    Examples:
+
+        vg prepare prompts coda.test.jsonl -o coda.jsonl
+
+        vg prepare prompts color-dist.jsonl --templates color.jsonl --words words.txt -o c.jsonl
+
+        vg prepare prompts size_smaller/test.jsonl --templates size_smaller.jsonl -o size.jsonl
+    """
+    from vgtools.datasets import prompts as source
+    from vgtools.datasets.rows import save
+    from vgtools.io.names import refuse_stream
+
+    refuse_stream(path)
+    tally = Tally()
+    rows = source.prompts(path, tally, templates, words, subjects)
+    config = {"command": "prompts"}
+    inputs = [file for file in (path, templates, words, subjects) if file is not None]
+    save(rows, target.output, tally, "items", config, inputs, target.restart, quiet)
 
 
 @cache
