@@ -186,6 +186,33 @@ def test_lists_of_k_are_carried_as_they_are(vg: Runner, target: tuple[Path, Toke
     assert got["scores"] == [[0.5, 0.25], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
 
 
+def test_one_of_k_is_drawn_by_its_score(vg: Runner, target: tuple[Path, Tokenizer]) -> None:
+    rows = [
+        {
+            "text": f"the {n}",
+            "spans": [[0, 3], [4, 4 + len(str(n))]],
+            "vokens": [[7, 8, 9], [5, -1, -1]],
+            "scores": [[0.6, 0.3, -0.1], [0.0, 0.0, 0.0]],
+        }
+        for n in range(600)
+    ]
+    call = ("revokenize", "-t", target[0], "--draw", 3)
+    done = parse(vg(*call, input=jsonl([*rows, {**NONE, "text": " "}]), check=True).stdout)
+    drawn = [(row["vokens"][0], row["scores"][0]) for row in done[:600]]
+    assert set(drawn) == {(7, 0.6), (8, 0.3)}
+    assert abs(drawn.count((7, 0.6)) / 600 - 2 / 3) < 0.08  # four standard errors
+    assert all(5 in row["vokens"] for row in done[:600]), "without any score the first is taken"
+    assert done[600]["vokens"] == [-1]
+    again = parse(vg(*call, input=jsonl(rows[5:6]), check=True).stdout)
+    assert again == done[5:6], "a row depends on nothing but its text"
+    one = vg(*call, input=jsonl([{**rows[0], "vokens": [3, 4], "scores": [1, 1]}]))
+    assert one.returncode == 65
+    assert b"--draw: needs lists" in one.stderr
+
+
+NONE = {"text": "", "spans": [], "vokens": [], "scores": []}
+
+
 def test_rows_without_scores_stay_without(vg: Runner, target: tuple[Path, Tokenizer]) -> None:
     row = {"text": "the mats", "spans": [[0, 3], [4, 8]], "vokens": [2, 3]}
     (got,) = parse(vg("revokenize", "-t", target[0], input=jsonl([row]), check=True).stdout)

@@ -35,6 +35,7 @@ def revokenize(
     tokenizer: Annotated[str, Value("REF")],
     target: Annotated[TextTarget, SHARDS],
     file: Annotated[list[str] | None, Argument("FILE")] = None,
+    draw: Annotated[int | None, Value("SEED", min=0)] = None,
     limit: Limit = None,
     offline: Offline = False,
     quiet: Quiet = False,
@@ -55,11 +56,14 @@ def revokenize(
 
         vg revokenize vokens.jsonl.gz --tokenizer ./my-tokenizer -o packed.npy
 
+        vg vokenize wiki.txt --index vg.faiss -k 5 | vg revokenize -t run --draw 0 -o soft.npy
+
         vg revokenize vokens.jsonl/ --tokenizer roberta-base -o packed.npy/
 
     Args:
         tokenizer: Tokenizer to carry the vokens to: hub name, directory, vg run or builtin:NAME.
         file: Voken rows: .jsonl, .gz, .zst, .parquet, or - for stdin.
+        draw: Keep one of the vokens of -k, drawn in proportion to their scores.
     """
     files = all_of(file)
     help_at_terminal(context, *files)
@@ -74,7 +78,7 @@ def revokenize(
     inputs = Inputs([] if shards else files)
     hashes = [None if shards else inputs.sha256(path) for path in files]
     made = [manifest_beside(*pair) for pair in zip(files, hashes, strict=True)]
-    make = partial(_work, tokenizer, offline, *_origin(files, made), limit)
+    make = partial(_work, tokenizer, offline, *_origin(files, made), limit, draw)
     with no_collection():
         counts = run.write(
             make(),
@@ -104,13 +108,14 @@ def _work(
     origin: dict[str, Any],
     facts: dict[str, Any],
     limit: int | None,
+    draw: int | None,
 ) -> RevokenizeTask:
     """Return the task that carries vokens over, with its tokenizer loaded."""
     from vgtools.models.references import load_tokenizer
     from vgtools.systems.vokenization import revokenize as system
 
     loaded = load_tokenizer(tokenizer, offline=offline)
-    return system.RevokenizeTask(loaded, tokenizer, origin, facts, limit)
+    return system.RevokenizeTask(loaded, tokenizer, origin, facts, limit, draw)
 
 
 def _origin(

@@ -5,6 +5,7 @@ A module of its own because it needs no network: nothing here imports torch.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece, read_windows
 from vgtools.text.tokens import Tokens, span_iou_align, tokenize, tokenizer_fingerprint
@@ -87,6 +89,34 @@ def _carry(values: list[Any], choice: Array, none: float) -> list[Any]:
     return [ends[i] for i in choice.tolist()]
 
 
+def draw(rows: Sequence[dict[str, Any]], seed: int) -> None:
+    """Give each token one of its k vokens, drawn in proportion to their scores.
+
+    Training on draws has the gradient of training on all k vokens, weighted by their scores, in
+    expectation. The draws of a row depend on nothing but its text.
+
+    Args:
+        rows: rows with lists of k vokens and scores; changed in place.
+        seed: seed of the draws.
+
+    Raises:
+        ValueError: a row has one voken per token, or no scores.
+    """
+    for row in rows:
+        if set(map(type, row["vokens"])) != {list} or "scores" not in row:
+            if all(voken == -1 for voken in row["vokens"]):
+                continue  # its text has no token of the source
+            raise ValueError('needs lists of "vokens" and "scores"; vg vokenize -k N writes them')
+        vokens = np.array(row["vokens"])
+        sums = np.cumsum(np.where(vokens < 0, 0, np.maximum(row["scores"], 0)), axis=1)
+        rng = np.random.default_rng([seed, zlib.crc32(row["text"].encode())])
+        at = rng.random((len(vokens), 1)) * sums[:, -1:]
+        # Without any score above 0 the first is taken.
+        place = np.where(sums[:, -1:] > 0, (sums <= at).sum(1, keepdims=True), 0)
+        row["vokens"] = np.take_along_axis(vokens, place, 1)[:, 0].tolist()
+        row["scores"] = np.take_along_axis(np.array(row["scores"]), place, 1)[:, 0].tolist()
+
+
 @dataclass(frozen=True)
 class RevokenizeTask:
     """How voken rows get another tokenizer's tokens: all rows, or the rows of a shard."""
@@ -96,13 +126,15 @@ class RevokenizeTask:
     origin: Mapping[str, Any]  # other settings that decide the rows
     facts: Mapping[str, Any]  # for the manifest
     limit: int | None
+    draw: int | None = None  # seed of a draw among the vokens of a token
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """The settings that decide the rows."""
         sha256 = tokenizer_fingerprint(self.tokenizer)
         config = {"command": "revokenize", "tokenizer_sha256": sha256, "limit": self.limit}
-        return {**config, **self.origin}
+        drawn = {} if self.draw is None else {"draw": self.draw}
+        return {**config, **drawn, **self.origin}
 
     def open(self, path: str, output: Callable[..., Any] = Output) -> VokenWriter:
         """Return the writer of rows; `output` opens its files."""
@@ -113,6 +145,11 @@ class RevokenizeTask:
         for window in read_windows(pieces, _WINDOW, out.state, self.limit):
             rows = parse_rows(window.lines, window.path, window.first)
             done = revokenize(rows, self.tokenizer)
+            if self.draw is not None:
+                try:
+                    draw(done.rows, self.draw)
+                except ValueError as error:
+                    raise DataError(f"--draw: {error}", window.path, window.first) from None
             counts = {"none": done.none, "replaced": window.replaced}
             out.write(done.rows, done.tokens.ids, window, **counts)
             out.commit(window.digest)
