@@ -253,10 +253,10 @@ ROWS = (
         for target, shows in (
             ("files all", "simlex999.txt|concreteness.jsonl|centroid-permuted|clusters-s"),
             ("labels", "clusters.npy|centroid.npy"),
-            ("curve", "## 1 steps|step-1"),
+            ("curve", "## 1 steps|centroid-permuted"),
         )
     ),
-    Row("worth", "small", "files all", "run/vokens|vokens.npy", files="ROWS='mlm vokens'",
+    Row("worth", "small", "files all", "mlm|vokens.npy", files="ROWS='mlm vokens'",
         toy="SEEDS=0", folder="worth-part"),
     # ------------------------------------------------------------------------------------ xdbert
     Row("xdbert", "", "help", "make teacher"),
