@@ -80,7 +80,7 @@ class Prompts:
         pieces = first_pieces(tokenizer, names)
         distinct, place = np.unique(list(pieces.values()), return_inverse=True)
         column = dict(zip(pieces, place.tolist(), strict=True))
-        mask = tokenizer.id_to_token(model.mask)
+        mask = str(tokenizer.id_to_token(model.mask))
         texts = [text.replace(MASK, mask) for own in self.prompts for text in own]
         tokens = tokenize(tokenizer, texts)
         lengths = np.diff(tokens.starts)
