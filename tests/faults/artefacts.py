@@ -10,6 +10,7 @@ import csv
 import gzip
 import json
 import os
+import shutil
 import sys
 import tarfile
 from collections.abc import Iterable, Mapping
@@ -229,6 +230,11 @@ def _bank() -> None:
     how = ("-b", "dual", "-o", "own.npy", "--device", "cpu", "-q")
     _run("extract-image-feats", "images.jsonl", "--on-error", "skip", *how)
     _run("build-index", "own.npy", "-m", "dual", "-o", "own.vg.faiss", "--device", "cpu", "-q")
+    shutil.copy("own.npy", "clip.npy")
+    shutil.copy("own.ids", "clip.txt")
+    how = ("--factory", "IVF2,SQ8", "-o", "made.faiss", "--device", "cpu", "-q")
+    _run("build-index", "own.npy", "-m", "dual", *how)
+    shutil.copy("made.faiss", "lists.index")
     lines = "".join(line + "\n" for line in text(24, longest=9))
     Path("text.txt").write_text(lines)
     Path("text.txt.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))

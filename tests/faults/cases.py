@@ -183,6 +183,16 @@ CASES = (
         ("own.npy npy!", "own.ids ids!", "own.json manifest", *_DUAL),
     ),
     Case(
+        "build-index-foreign",
+        "build-index --emb in/clip.npy --ids in/clip.txt -m in/dual --device cpu -o b.faiss",
+        ("clip.npy npy", "clip.txt ids"),
+    ),
+    Case(
+        "build-index-faiss",
+        "build-index --emb in/lists.index --ids in/clip.txt -m in/dual --device cpu -o b.faiss",
+        ("lists.index faiss",),
+    ),
+    Case(
         "vokenize-dual",
         "vokenize in/text.txt --index in/own.vg.faiss --device cpu --window 8 -o v.jsonl",
         _DUAL,

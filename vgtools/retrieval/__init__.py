@@ -1,11 +1,13 @@
 """Retrieval: the image bank, exact or in lists, and the searches in it.
 
 `exact` and `device` are the exact search, on a CPU and on a GPU; `index` opens and searches index
-files, `build` writes them; `texts` finds images of whole texts.
+files, `build` writes them, `foreign`
+reads embeddings that were made elsewhere; `texts` finds images of whole texts.
 """
 
 from vgtools.retrieval.build import IndexPlan, check_factory, make_index, serialize, write_index
 from vgtools.retrieval.exact import SearchResult, cores, exact_search, largest_norm, nothing_found
+from vgtools.retrieval.foreign import Embeddings, foreign_files, open_embeddings
 from vgtools.retrieval.index import (
     FLAT,
     METRIC,
@@ -31,6 +33,7 @@ __all__ = [
     "FLAT",
     "METRIC",
     "EmbeddedBank",
+    "Embeddings",
     "Index",
     "IndexPlan",
     "NearestImages",
@@ -43,11 +46,13 @@ __all__ = [
     "cores",
     "exact_search",
     "first_of",
+    "foreign_files",
     "largest_norm",
     "leave_out",
     "make_index",
     "matcher_path",
     "nothing_found",
+    "open_embeddings",
     "open_index",
     "open_indexes",
     "rank",

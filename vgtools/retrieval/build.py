@@ -27,7 +27,7 @@ _STEP = 4096  # images that are embedded at a time
 _BLOCK = 1 << 24  # numbers of the vectors that are added at a time: 64 MB of float32
 _COPIED = 1 << 25  # bytes of lists that are copied at a time
 _PER_LIST = 64  # vectors per list to train on
-_NPROBE = 32  # lists that are looked into, if the user names no number
+NPROBE = 32  # lists that are looked into, if the user names no number
 _LISTS = 32  # bytes of empty lists at the end of an index file
 # faiss accepts zero lists, and only its training crashes.
 _NO_LISTS = re.compile(r"IVF0+(?!\d)")
@@ -154,7 +154,7 @@ def _trained(plan: IndexPlan) -> Any:
     index = _new_index(plan)
     lists = getattr(index, "nlist", None)
     if lists:
-        index.nprobe = min(lists, plan.nprobe or _NPROBE)
+        index.nprobe = min(lists, plan.nprobe or NPROBE)
         # No warning of faiss about few images per list: the measured recall shows whether there are
         # too many lists.
         index.cp.min_points_per_centroid = 1

@@ -14,7 +14,7 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import read_ids, read_manifest
-from vgtools.io.errors import DataError, Exit
+from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.retrieval.exact import (
     SearchResult,
     exact_search,
@@ -366,16 +366,7 @@ def open_index(path: str | Path, nprobe: int | None = None, checked: bool = Fals
     manifest = read_manifest(path, "index", verify="sizes" if checked else True)
     import faiss
 
-    try:
-        # The first four bytes name the type of a faiss index; for lists they start with Iw.
-        with open(path, "rb") as file:
-            lists = file.read(2) == b"Iw"
-        # Memory-mapped, because an index may be larger than the memory; faiss has one flag for
-        # vectors and another for lists.
-        how = faiss.IO_FLAG_MMAP if lists else faiss.IO_FLAG_MMAP_IFC
-        index: Any = faiss.read_index(str(path), how)
-    except RuntimeError as error:
-        raise DataError(f"is not a readable faiss index: {reason(error)}", path) from None
+    index = read_faiss(path)
     metric = f"faiss metric {index.metric_type}"
     if index.metric_type == faiss.METRIC_INNER_PRODUCT:
         metric = METRIC
@@ -392,15 +383,40 @@ def open_index(path: str | Path, nprobe: int | None = None, checked: bool = Fals
     ids = IndexIds(Path(path).with_suffix(".ids"), index.ntotal)
     bank = None
     if isinstance(index, faiss.IndexFlat):
-        # A view of the mapped file, not a copy: it is valid only as long as `index`, which `Index`
-        # keeps.
-        vectors = cast(Any, faiss.downcast_index(index)).get_xb()
-        flat = faiss.rev_swig_ptr(vectors, index.ntotal * index.d)
-        bank = flat.reshape(index.ntotal, index.d)
+        bank = flat_vectors(index)
         if not checked:
             check_embeddings(bank, ids, file=path)
     _probe(index, nprobe, manifest, path)
     return Index(str(path), ids, manifest, index, bank)
+
+
+def read_faiss(path: str | Path) -> Any:
+    """Return the faiss index of a file, memory-mapped, because it may be larger than the memory.
+
+    Raises:
+        DataError: faiss cannot read it (65).
+    """
+    import faiss
+
+    try:
+        # The first four bytes name the type of a faiss index; for lists they start with Iw.
+        with file_errors(path, reading=True), open(path, "rb") as file:
+            lists = file.read(2) == b"Iw"
+        # faiss has one flag for vectors and another for lists.
+        how = faiss.IO_FLAG_MMAP if lists else faiss.IO_FLAG_MMAP_IFC
+        return faiss.read_index(str(path), how)
+    except RuntimeError as error:
+        raise DataError(f"is not a readable faiss index: {reason(error)}", path) from None
+
+
+def flat_vectors(index: Any) -> Array:
+    """Return the vectors of an exact index, (N, E) float32, valid only as long as the index is."""
+    import faiss
+
+    # A view of the mapped file, not a copy.
+    vectors = cast(Any, faiss.downcast_index(index)).get_xb()
+    flat = faiss.rev_swig_ptr(vectors, index.ntotal * index.d)
+    return cast(Array, flat.reshape(index.ntotal, index.d))
 
 
 def _probe(index: Any, nprobe: int | None, manifest: dict[str, Any], path: str | Path) -> None:

@@ -17,7 +17,13 @@ from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
 from vgtools.models.references import check_same
 from vgtools.models.runs import Run
-from vgtools.retrieval import EmbeddedBank, Index, NearestImages, check_embeddings
+from vgtools.retrieval import (
+    EmbeddedBank,
+    Embeddings,
+    Index,
+    NearestImages,
+    check_embeddings,
+)
 from vgtools.systems.visual_awareness.retriever import Retriever, load_retriever
 from vgtools.systems.visual_awareness.words import Reader, RetrieverTexts, open_reader
 
@@ -141,21 +147,25 @@ def embed_bank(
     return embed
 
 
-def open_bank(run: str, feats: str, device: str, offline: bool) -> EmbeddedBank:
-    """Open feature maps and the retriever that embeds them.
+def open_bank(run: str, feats: str | Embeddings, device: str, offline: bool) -> EmbeddedBank:
+    """Open feature maps and the retriever that embeds them, or embeddings in its space.
 
     Raises:
-        DataError: as `open_features` and `open_retriever`.
+        DataError: as `open_features` and `open_retriever`; or embeddings of another width (65).
     """
     opened = open_retriever(run, device=device, offline=offline)
     config = opened.retriever.config
-    features = open_features(feats, positions=config.regions)
+    if isinstance(feats, str):
+        features = open_features(feats, positions=config.regions)
+        embed = embed_bank(opened, features.array, features.ids, feats)
+    else:
+        features, embed = feats, feats.fitting(config.dim, run)
     return EmbeddedBank(
         features,
         opened.run.info.get("backbone"),
         opened.fingerprint,
         config.dim,
-        embed_bank(opened, features.array, features.ids, feats),
+        embed,
         lambda: vocabulary_queries(opened),
     )
 

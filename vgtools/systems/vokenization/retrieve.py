@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features
-from vgtools.retrieval import EmbeddedBank, Index, NearestImages
+from vgtools.retrieval import EmbeddedBank, Embeddings, Index, NearestImages
 from vgtools.systems.vokenization.dual import check_own
 from vgtools.systems.vokenization.matcher import sentence_means
 from vgtools.systems.vokenization.vokenize import (
@@ -107,22 +107,28 @@ def open_search(index: Index, run: str, device: str, offline: bool) -> SentenceR
     return SentenceRetriever(load_for(index, run, device=device, offline=offline), index)
 
 
-def open_bank(run: str, feats: str, device: str, offline: bool) -> EmbeddedBank:
-    """Open pooled features and the run that embeds them.
+def open_bank(run: str, feats: str | Embeddings, device: str, offline: bool) -> EmbeddedBank:
+    """Open pooled features and the run that embeds them, or embeddings and the run of their space.
 
     Raises:
-        DataError: as `open_features` and `open_matcher`; or they are not a dual encoder's own (65).
+        DataError: as `open_features` and `open_matcher`; they are not a dual encoder's own (65), or
+            embeddings of another width (65).
     """
-    features = open_features(feats)
+    features = open_features(feats) if isinstance(feats, str) else feats
     matcher = open_matcher(run, device=device, offline=offline)
-    if matcher.reading is not None:
-        check_own(matcher.matcher, features, matcher.info["backbone"], feats)
+    dim = matcher.matcher.config.dim
+    if isinstance(features, Embeddings):
+        embed = features.fitting(dim, run)
+    else:
+        if matcher.reading is not None:
+            check_own(matcher.matcher, features, matcher.info["backbone"], str(feats))
+        embed = embed_bank(matcher, features.array, features.ids, str(feats))
     return EmbeddedBank(
         features,
         matcher.info.get("backbone"),
         matcher.fingerprint,
-        matcher.matcher.config.dim,
-        embed_bank(matcher, features.array, features.ids, feats),
+        dim,
+        embed,
         lambda: vocabulary_queries(matcher),
     )
 

@@ -1,0 +1,300 @@
+"""`vg build-index --emb`: a bank that was embedded elsewhere is searched like one of vg's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tests.tiny.dual import save_dual
+from tests.tiny.images import save_photo
+from tests.tiny.retriever import save_retriever
+from vgtools.cli import run
+from vgtools.io.arrays import Array
+
+CPU = ["--device", "cpu"]
+TEXT = "a red dog\n\ndogs of a cat\ncat\n"
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a dual encoder, its embeddings of 12 photos, and vg's own index of them."""
+    folder = tmp_path_factory.mktemp("foreign")
+    save_dual(folder / "model", "clip")
+    for number in range(12):
+        save_photo(folder / "photos" / f"{number:02}.png", number)
+    how = ["-b", str(folder / "model"), *CPU, "-q", "-o", str(folder / "feats.npy")]
+    assert run(["extract-image-feats", str(folder / "photos"), *how]) == 0
+    assert run(["build-index", str(folder / "feats.npy"), *model(folder), "-q"]) == 0
+    (folder / "t.txt").write_text(TEXT)
+    return folder
+
+
+def model(folder: Path, out: str = "own.faiss") -> list[str]:
+    return ["-m", str(folder / "model"), "-o", str(folder / out), *CPU]
+
+
+def build(bank: Path, out: Path, emb: Path, *more: object) -> int:
+    how = ["--emb", emb, *more, "-m", bank / "model", "-o", out, *CPU]
+    return run(["build-index", *map(str, how)])
+
+
+def save(folder: Path, array: Array, ids: list[str] | None = None) -> list[Path]:
+    """Write embeddings and their ids; return the arguments that name them."""
+    np.save(folder / "x.npy", array)
+    names = [f"{number:02}.png" for number in range(len(array))] if ids is None else ids
+    (folder / "x.txt").write_text("".join(f"{name}\n" for name in names))
+    return [folder / "x.npy", Path("--ids"), folder / "x.txt"]
+
+
+def rows(bank: Path, command: str, index: Path) -> str:
+    out = index.with_name(f"{command}.jsonl")
+    flags = ["--index", str(index), *CPU, "-q", "-o", str(out), "--restart"]
+    assert run([command, str(bank / "t.txt"), *flags]) == 0
+    return out.read_text()
+
+
+def manifest(index: Path) -> dict[str, Any]:
+    return json.loads(index.with_suffix(".json").read_text())  # type: ignore[no-any-return]
+
+
+def test_a_bank_of_another_tool_is_the_bank_of_vg(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = np.load(bank / "feats.npy")
+    out = tmp_path / "vg.faiss"
+    assert build(bank, out, *save(tmp_path, own)) == 0
+    assert "12 images of 10 dimensions" in capsys.readouterr().err
+    assert out.read_bytes() == (bank / "own.faiss").read_bytes()
+    assert out.with_suffix(".ids").read_text() == (bank / "feats.ids").read_text()
+    named, expected = manifest(out)["matcher"], manifest(bank / "own.faiss")["matcher"]
+    assert named["fingerprint"] == expected["fingerprint"]
+    for command in ("vokenize", "retrieve"):
+        assert rows(bank, command, out) == rows(bank, command, bank / "own.faiss")
+    assert build(bank, out, *save(tmp_path, own)) == 0
+    assert "is up to date" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("float16", 1.0), ("float32", 7.0)])
+def test_embeddings_are_scaled_to_unit_length_and_it_is_said(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, factor: float
+) -> None:
+    unit = faiss.read_index(str(bank / "own.faiss")).reconstruct_n(0, 12)
+    out = tmp_path / "vg.faiss"
+    assert build(bank, out, *save(tmp_path, (unit * factor).astype(kind))) == 0
+    found = faiss.read_index(str(out)).reconstruct_n(0, 12)
+    np.testing.assert_allclose(found, unit, atol=1e-3)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    facts = manifest(out)["embeddings"]
+    assert facts["dtype"] == kind
+    np.testing.assert_allclose(facts["lengths"], factor, rtol=2e-3)
+    said = capsys.readouterr().err
+    assert ("of unit length" in said) == (factor == 1)
+    assert (f"embeddings of {kind}, of lengths 7 to 7, scaled to 1" in said) == (factor == 7)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_the_folder_of_clip_retrieval_is_read_in_the_order_of_its_numbers(
+    bank: Path, tmp_path: Path, nested: bool
+) -> None:
+    own = np.load(bank / "feats.npy")
+    for part in (tmp_path / "img_emb", tmp_path / "metadata"):
+        part.mkdir()
+    # By name 10 comes before 2.
+    for number, first, end in ((0, 0, 5), (2, 5, 6), (10, 6, 12)):
+        place = ("img_emb/", "metadata/") if nested else ("", "")
+        np.save(tmp_path / f"{place[0]}img_emb_{number}.npy", own[first:end].astype(np.float16))
+        table = {
+            "image_path": [f"{row:02}.png" for row in range(first, end)],
+            "caption": ["a"] * (end - first),
+        }
+        parquet.write_table(pa.table(table), tmp_path / f"{place[1]}metadata_{number}.parquet")
+    out = tmp_path / "vg.faiss"
+    assert build(bank, out, tmp_path) == 0
+    assert out.with_suffix(".ids").read_text() == (bank / "feats.ids").read_text()
+    found = faiss.read_index(str(out)).reconstruct_n(0, 12)
+    expected = faiss.read_index(str(bank / "own.faiss")).reconstruct_n(0, 12)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    named = manifest(out)["inputs"]
+    assert [Path(entry["path"]).name for entry in named][:3] == [
+        "img_emb_0.npy",
+        "img_emb_2.npy",
+        "img_emb_10.npy",
+    ]
+
+
+def test_a_folder_without_a_part_is_refused(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build(bank, tmp_path / "vg.faiss", tmp_path) == 66
+    assert "holds no img_emb_0.npy" in capsys.readouterr().err
+    for number in (0, 3):
+        np.save(tmp_path / f"img_emb_{number}.npy", np.ones((2, 10), np.float32))
+    table = pa.table({"image_path": ["a", "b"]})
+    parquet.write_table(table, tmp_path / "metadata_0.parquet")
+    assert build(bank, tmp_path / "vg.faiss", tmp_path) == 66
+    assert "lacks metadata_3.parquet" in capsys.readouterr().err
+    parquet.write_table(table.slice(1), tmp_path / "metadata_3.parquet")
+    assert build(bank, tmp_path / "vg.faiss", tmp_path) == 65
+    said = capsys.readouterr().err
+    assert "metadata_3.parquet:1: duplicate id 'b' (first in row 2 of " in said
+    parquet.write_table(pa.table({"image_path": ["c"]}), tmp_path / "metadata_3.parquet")
+    assert build(bank, tmp_path / "vg.faiss", tmp_path) == 65
+    said = capsys.readouterr().err
+    assert "1 id for 2 rows of " in said
+    assert "row 2 is the first without the other" in said
+    parquet.write_table(pa.table({"url": ["c", "d"]}), tmp_path / "metadata_3.parquet")
+    assert build(bank, tmp_path / "vg.faiss", tmp_path) == 65
+    assert 'metadata_3.parquet:1: the key "image" is missing' in capsys.readouterr().err
+
+
+def vectors_of(bank: Path, count: int = 12) -> Array:
+    return faiss.read_index(str(bank / "own.faiss")).reconstruct_n(0, count)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [faiss.IndexFlatIP, faiss.IndexFlatL2])
+def test_exact_vectors_of_a_faiss_file_are_read(bank: Path, tmp_path: Path, kind: Any) -> None:
+    save(tmp_path, vectors_of(bank))
+    index = kind(10)
+    index.add(3 * vectors_of(bank))
+    faiss.write_index(index, str(tmp_path / "image.index"))
+    out = tmp_path / "vg.faiss"
+    assert build(bank, out, tmp_path / "image.index", "--ids", tmp_path / "x.txt") == 0
+    found = faiss.read_index(str(out))
+    assert found.metric_type == faiss.METRIC_INNER_PRODUCT
+    np.testing.assert_allclose(found.reconstruct_n(0, 12), vectors_of(bank), atol=1e-6)
+    assert rows(bank, "vokenize", out) == rows(bank, "vokenize", bank / "own.faiss")
+
+
+@pytest.mark.parametrize("factory", ["IVF2,Flat", "IVF2,SQ8", "HNSW4"])
+def test_another_faiss_index_is_taken_as_it_is(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], factory: str
+) -> None:
+    save(tmp_path, vectors_of(bank))
+    index = faiss.index_factory(10, factory, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors_of(bank))
+    index.add(vectors_of(bank))
+    faiss.write_index(index, str(tmp_path / "x.faiss"))
+    out = tmp_path / "vg.faiss"
+    given = [tmp_path / "x.faiss", "--ids", tmp_path / "x.txt"]
+    assert build(bank, out, *given) == 0
+    assert "embeddings of faiss, of " in capsys.readouterr().err
+    assert out.read_bytes() == (tmp_path / "x.faiss").read_bytes()
+    assert manifest(out)["nprobe"] == (2 if "IVF" in factory else None)
+    if factory != "IVF2,SQ8":  # all lists are searched: exact
+        assert rows(bank, "vokenize", out) == rows(bank, "vokenize", bank / "own.faiss")
+    assert build(bank, out, *given, "--factory", "IVF2,SQ8") == 2
+    assert "holds no exact vectors to choose from" in capsys.readouterr().err
+
+
+def test_faiss_files_that_would_give_wrong_images_are_refused(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit = vectors_of(bank)
+    save(tmp_path, unit)
+    out = tmp_path / "vg.faiss"
+    given = [tmp_path / "x.faiss", "--ids", tmp_path / "x.txt"]
+
+    def saved(index: Any, factor: float = 1, ids: Array | None = None) -> int:
+        index.train(unit)
+        if ids is None:
+            index.add(unit * np.float32(factor))
+        else:
+            index.add_with_ids(unit, ids)
+        faiss.write_index(index, str(given[0]))
+        return build(bank, out, *given)
+
+    def made(factory: str, metric: int = faiss.METRIC_INNER_PRODUCT) -> Any:
+        return faiss.index_factory(10, factory, metric)
+
+    assert saved(made("IVF2,Flat", faiss.METRIC_L2)) == 65
+    assert "is not an index of inner products" in capsys.readouterr().err
+    assert saved(made("IVF2,Flat"), ids=np.arange(12) + 5) == 65
+    assert "has numbers of its own" in capsys.readouterr().err
+    assert saved(made("IDMap,Flat"), ids=np.arange(12)) == 65
+    assert "has numbers of its own" in capsys.readouterr().err
+    assert saved(made("HNSW4"), factor=7) == 65
+    assert "holds vectors of length 7, expected 1" in capsys.readouterr().err
+    Path(given[0]).write_bytes(b"IxFI" + bytes(40))
+    assert build(bank, out, *given) == 65
+    capsys.readouterr()
+    assert not out.exists()
+
+
+def damaged(row: int, value: float) -> Array:
+    array = np.ones((12, 10), np.float32)
+    array[row] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("array", "ids", "code", "message"),
+    [
+        (damaged(7, np.nan), None, 65, "x.npy: row 7 (07.png) is NaN, infinite, all zero"),
+        (damaged(3, 0), None, 65, "x.npy: row 3 (03.png) is NaN, infinite, all zero"),
+        (damaged(3, 3e38), None, 65, "x.npy: row 3 (03.png) is NaN, infinite, all zero"),
+        (np.full((2, 10), np.inf, np.float16), None, 65, "x.npy: row 0 (00.png) is NaN, infinite"),
+        (np.ones((2, 11), np.float32), None, 65, "x.npy: has embeddings of width 11, --matcher"),
+        (np.ones((2, 10), np.int8), None, 65, "expected float16 or float32, got int8"),
+        (np.ones((2, 3, 10), np.float32), None, 65, "expected 2 dimensions"),
+        (np.ones((0, 10), np.float32), None, 65, "holds no embedding"),
+        (np.ones((3, 10), np.float32), ["a", "b", "a"], 65, "x.txt:3: duplicate id 'a' (first in"),
+        (np.ones((3, 10), np.float32), ["a", "", "b"], 65, "x.txt:2: "),
+        (np.ones((3, 10), np.float32), ["a", "b"], 65, "2 ids for 3 rows of"),
+        (np.ones((1, 10), np.float32), ["a", "b"], 65, "row 2 is the first without the other"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_with_its_row(
+    bank: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    array: Array,
+    ids: list[str] | None,
+    code: int,
+    message: str,
+) -> None:
+    assert build(bank, tmp_path / "vg.faiss", *save(tmp_path, array, ids)) == code
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "vg.faiss").exists()
+
+
+def test_ids_come_from_rows_and_columns(bank: Path, tmp_path: Path) -> None:
+    given = save(tmp_path, np.load(bank / "feats.npy"))
+    names = (bank / "feats.ids").read_text().split()
+    parquet.write_table(pa.table({"file": names}), tmp_path / "x.parquet")
+    (tmp_path / "x.jsonl").write_text("".join(f'{{"image":"{name}"}}\n' for name in names))
+    for number, ids in enumerate(("x.jsonl", "x.parquet#image=file")):
+        out = tmp_path / f"{number}.faiss"
+        assert build(bank, out, given[0], "--ids", tmp_path / ids) == 0
+        assert out.with_suffix(".ids").read_text().split() == names
+
+
+def test_flags_that_do_not_go_together(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = save(tmp_path, np.ones((2, 10), np.float32))
+    for args, message in (
+        ([], "FEATS"),
+        (["--emb", given[0]], "needs --ids"),
+        ([bank / "feats.npy", "--ids", given[2]], "without FEATS"),
+    ):
+        assert run(["build-index", *map(str, args), *model(bank, "no.faiss")]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_retriever_of_feature_maps_takes_embeddings(bank: Path, tmp_path: Path) -> None:
+    from tests.tiny import save_encoder
+
+    save_encoder(tmp_path / "encoder")
+    save_retriever(tmp_path / "model", tmp_path / "encoder")
+    info = json.loads((tmp_path / "model/run.json").read_text())
+    width = info["retriever"]["dim"]
+    array = np.random.default_rng(0).normal(size=(9, width)).astype(np.float32)
+    assert build(tmp_path, tmp_path / "vg.faiss", *save(tmp_path, array)) == 0
+    assert len(rows(bank, "retrieve", tmp_path / "vg.faiss").splitlines()) == 4

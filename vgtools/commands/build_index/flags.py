@@ -1,0 +1,123 @@
+"""The flags of `vg build-index`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from vgtools.commands.options import refuse_if
+from vgtools.commands.topics import Topic
+from vgtools.io.settings import count, file, value
+
+FOREIGN = Topic(
+    "embeddings",
+    """
+    A bank that was embedded elsewhere.
+
+    Without FEATS, --emb names the embeddings of the images, and --matcher the model that made them:
+    its width is compared, the rest is your word. vg retrieve and vg vokenize then work as on a bank
+    that vg embedded. --emb is one of
+
+        X.npy       float16 or float32, (images, E), mapped into memory
+        a folder    of clip-retrieval: img_emb_N.npy and metadata_N.parquet, by N, together or in
+                    img_emb/ and metadata/
+        X.faiss     an index made elsewhere. One with exact vectors is read like X.npy; another is
+                    copied as it is, and must have inner products and vectors of unit length
+
+    --ids names their images, in order: one per line, or rows (jsonl, Parquet, CSV) with "image" or
+    "image_path", or a folder with metadata_N.parquet. Vectors are scaled to unit length, because
+    relevance is their cosine; the message and the manifest state their lengths. A row that is
+    NaN, infinite or zero, a duplicate id, or another number of ids than of rows is refused with its
+    row.
+
+    Examples:
+
+        vg build-index --emb own.npy --ids own.txt -m openai/clip-vit-base-patch32 -o vg.faiss
+
+        vg build-index --emb embeddings/ -m openai/clip-vit-base-patch32 -o vg.faiss
+
+        vg build-index --emb image.index --ids metadata/ -m runs/clip -o vg.faiss
+    """,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lists:
+    """The part of a bank that is searched, beyond some 10 million images."""
+
+    factory: str = value(
+        "Flat",
+        "Flat is exact. IVF4096,SQ8 and IVF4096,Flat look into a part of 4096 lists of like"
+        " images, of a byte or of a float per dimension. Any other faiss factory string is"
+        " also taken.",
+        metavar="NAME",
+    )
+    nprobe: int | None = count(
+        None, "Lists that a search looks into; also the default of vg vokenize. [default: 32]"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """The keys that images are found by."""
+
+    matcher: str | None = value(
+        None,
+        "Run of vg train-matcher that embeds them; or, without training, the CLIP or its kin that "
+        "made FEATS.",
+        "--matcher",
+        "-m",
+        metavar="REF",
+    )
+    vectors: str | None = value(
+        None,
+        "Word vectors of vg prepare vectors, or builtin:glove-50d: by the mean of their"
+        " captions' words, or of their nouns and definition.",
+        metavar="X.npy",
+    )
+    keywords: int | None = count(None, "By the N words per caption of the highest TF-IDF.")
+    context_weight: float | None = value(
+        None,
+        "With --matcher: weight of the sentence next to the word wherever the index is used.",
+        "--context",
+        metavar="W",
+        min=0,
+        max=1000,
+        show_default="the run's",
+    )
+    emb: str | None = value(
+        None,
+        "With FEATS and --matcher: also write the embeddings, (N, E) float32. Without FEATS: read"
+        " them, see --help embeddings.",
+        metavar="X.npy",
+    )
+    ids: str | None = file(None, "Without FEATS: the images of --emb.", topic=FOREIGN)
+    stop_words: str | None = file(
+        None, "Words that do not count, one per line, instead of our list; nltk: NLTK's list."
+    )
+
+    def check(self, source: str | None, output: str, lists: Lists) -> None:
+        """Refuse flags that do not go together.
+
+        Raises:
+            typer.BadParameter: more or fewer than one of --matcher, --vectors and --keywords, or a
+                flag or an output of another kind.
+        """
+        foreign = source is None and self.emb is not None
+        refuse_if(source is None and not foreign, "FEATS", "is missing")
+        refuse_if(self.ids and not foreign, "--ids", "names the images of --emb, without FEATS")
+        alone = foreign and not self.ids and not os.path.isdir(str(self.emb))
+        refuse_if(alone, "--emb", "needs --ids, the names of its images, or FEATS")
+        one = [self.matcher, self.vectors, self.keywords].count(None) == 2
+        refuse_if(not one, None, "exactly one of --matcher, --vectors and --keywords is required")
+        suffix = ".faiss" if self.keywords is None else ".jsonl"
+        refuse_if(not output.endswith(suffix), "-o", f"must end in {suffix}, got {output!r}")
+        wrong = self.stop_words is not None and self.matcher is not None
+        refuse_if(wrong, "--stop-words", "belongs to --vectors and --keywords")
+        refuse_if(self.matcher is None and self.emb, "--emb", "belongs to --matcher")
+        wrong = self.matcher is None and lists.factory != "Flat"
+        refuse_if(wrong, "--factory", "belongs to --matcher")
+        wrong = lists.nprobe is not None and not foreign and not lists.factory.startswith("IVF")
+        refuse_if(wrong, "--nprobe", "belongs to --factory IVF…")
+        weighed = self.matcher is None and self.context_weight is not None
+        refuse_if(weighed, "--context", "belongs to --matcher")
