@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import csv
 import gzip
+import io
 import json
 import os
 import shutil
@@ -207,6 +208,14 @@ def _pictures() -> None:
             facts.size = os.path.getsize(f"photos/{name}")
             with open(f"photos/{name}", "rb") as stream:
                 archive.addfile(facts, stream)
+    with tarfile.open("samples.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        for number in range(3):
+            picture = Path("photos/p3.png").read_bytes()
+            record = json.dumps({"caption": "a dog", "url": "http://x"}).encode()
+            for end, data in (("png", picture), ("txt", b"a cat"), ("json", record)):
+                facts = tarfile.TarInfo(f"{number}.{end}")
+                facts.size = len(data)
+                archive.addfile(facts, io.BytesIO(data))
     stored = [
         {"image": {"bytes": Path("photos", name).read_bytes(), "path": name}} for name in names
     ]

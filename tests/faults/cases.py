@@ -115,6 +115,12 @@ CASES = (
         ("photos.tar tar",),
     ),
     Case(
+        "extract-captions",
+        "extract-image-feats in/samples.tar -b in/net --device cpu --workers 1 --captions c.jsonl"
+        " -o f.npy",
+        ("samples.tar tar",),
+    ),
+    Case(
         "extract-table",
         "extract-image-feats in/photos.parquet -b in/net --device cpu --batch-size 4 --workers 1"
         " --on-error skip -o f.npy",
@@ -200,6 +206,11 @@ CASES = (
     Case(
         "build-index-lists",
         "build-index in/feats.npy -m in/matcher --factory IVF4,SQ8 --device cpu -o b.faiss",
+    ),
+    Case(
+        "build-index-chosen",
+        "build-index in/feats.npy -m in/matcher --factory auto --memory 1kB --drop-duplicates 0.9"
+        " --device cpu -o b.faiss",
     ),
     Case(
         "build-index-hnsw",

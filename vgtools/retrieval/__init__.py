@@ -1,11 +1,14 @@
 """Retrieval: the image bank, exact or in lists, and the searches in it.
 
 `exact` and `device` are the exact search, on a CPU and on a GPU; `index` opens and searches index
-files, `build` writes them, `foreign`
+files, `build` writes them, `choice`
+and `duplicates` decide what of, `foreign`
 reads embeddings that were made elsewhere; `texts` finds images of whole texts.
 """
 
 from vgtools.retrieval.build import IndexPlan, check_factory, make_index, serialize, write_index
+from vgtools.retrieval.choice import AUTO, choose
+from vgtools.retrieval.duplicates import Distinct, distinct
 from vgtools.retrieval.exact import SearchResult, cores, exact_search, largest_norm, nothing_found
 from vgtools.retrieval.foreign import Embeddings, foreign_files, open_embeddings
 from vgtools.retrieval.index import (
@@ -30,8 +33,10 @@ from vgtools.retrieval.texts import (
 )
 
 __all__ = [
+    "AUTO",
     "FLAT",
     "METRIC",
+    "Distinct",
     "EmbeddedBank",
     "Embeddings",
     "Index",
@@ -43,7 +48,9 @@ __all__ = [
     "bare_index",
     "check_embeddings",
     "check_factory",
+    "choose",
     "cores",
+    "distinct",
     "exact_search",
     "first_of",
     "foreign_files",

@@ -24,9 +24,9 @@ from vgtools.retrieval.exact import SearchResult, exact_search, merged, nothing_
 from vgtools.retrieval.index import FLAT, reason, search_faiss
 
 _STEP = 4096  # images that are embedded at a time
-_BLOCK = 1 << 24  # numbers of the vectors that are added at a time: 64 MB of float32
+BLOCK = 1 << 24  # numbers of the vectors that are added at a time: 64 MB of float32
 _COPIED = 1 << 25  # bytes of lists that are copied at a time
-_PER_LIST = 64  # vectors per list to train on
+PER_LIST = 64  # vectors per list to train on
 NPROBE = 32  # lists that are looked into, if the user names no number
 _LISTS = 32  # bytes of empty lists at the end of an index file
 # faiss accepts zero lists, and only its training crashes.
@@ -95,19 +95,19 @@ def write_index(
     if plan.factory == FLAT:
         write(_header(_new_index(plan), plan.count) + struct.pack("<Q", plan.count * plan.dim))
         for start in range(0, plan.count, _STEP):
-            emb = _embedded(plan, np.arange(start, min(start + _STEP, plan.count)), each)
+            emb = embedded(plan, np.arange(start, min(start + _STEP, plan.count)), each)
             write(emb.data.cast("B"))
         return {"factory": FLAT, "recall_at_1": None}
     import faiss
 
-    index = _trained(plan)
+    index = trained(plan)
     filling = _Lists(index, folder) if isinstance(index, faiss.IndexIVF) else _Whole(index)
     queries = np.zeros((0, plan.dim), np.float32) if plan.queries is None else plan.queries()
     exact = found = nothing_found(len(queries), 1, np.float64)
     with file_errors(folder, reading=False), filling, _as_refusal(plan):
         for rows in _blocks(plan):
             start = int(rows[0])
-            emb = _embedded(plan, rows, each)
+            emb = embedded(plan, rows, each)
             best = exact_search(queries, emb, dtype=np.float64)
             exact = merged([exact, _moved(best, start)], 1)
             found = merged([found, filling.add(start, emb, queries)], 1)
@@ -122,7 +122,7 @@ def make_index(emb: Array, factory: str = FLAT) -> Any:
     Raises:
         DataError: as `write_index`.
     """
-    index = _trained(IndexPlan(lambda rows: emb[rows], len(emb), emb.shape[1], factory))
+    index = trained(IndexPlan(lambda rows: emb[rows], len(emb), emb.shape[1], factory))
     index.add(np.ascontiguousarray(emb))
     return index
 
@@ -149,9 +149,14 @@ def _new_index(plan: IndexPlan) -> Any:
         return faiss.index_factory(plan.dim, plan.factory, faiss.METRIC_INNER_PRODUCT)
 
 
-def _trained(plan: IndexPlan) -> Any:
-    """Return the empty index of a plan, trained on a sample of its images."""
+def trained(plan: IndexPlan, centroids: Array | None = None) -> Any:
+    """Return the empty index of a plan, trained on a sample of its images.
+
+    The `centroids` of its lists are given where they are known: (lists, E).
+    """
     index = _new_index(plan)
+    if centroids is not None:
+        index.quantizer.add(centroids)
     lists = getattr(index, "nlist", None)
     if lists:
         index.nprobe = min(lists, plan.nprobe or NPROBE)
@@ -159,10 +164,10 @@ def _trained(plan: IndexPlan) -> Any:
         # too many lists.
         index.cp.min_points_per_centroid = 1
     if not index.is_trained:
-        size = min(plan.count, _PER_LIST * lists if lists else _BLOCK // plan.dim)
+        size = min(plan.count, PER_LIST * lists if lists else BLOCK // plan.dim)
         rows = np.random.default_rng(0).choice(plan.count, size, replace=False)
         # Sorted, because the features may be a memory map, which is read faster in order.
-        emb = _embedded(plan, np.sort(rows))
+        emb = embedded(plan, np.sort(rows))
         with _as_refusal(plan):
             index.train(emb)
     return index
@@ -192,12 +197,12 @@ def _refused(plan: IndexPlan, error: RuntimeError) -> DataError:
 
 def _blocks(plan: IndexPlan) -> Iterator[Array]:
     """Yield the rows of each block of images."""
-    size = max(1, _BLOCK // plan.dim // _STEP) * _STEP
+    size = max(1, BLOCK // plan.dim // _STEP) * _STEP
     for start in range(0, plan.count, size):
         yield np.arange(start, min(start + size, plan.count))
 
 
-def _embedded(plan: IndexPlan, rows: Array, each: Callable[[Array], None] | None = None) -> Array:
+def embedded(plan: IndexPlan, rows: Array, each: Callable[[Array], None] | None = None) -> Array:
     """Return the (n, E) vectors of (n,) rows, embedded and shown to `each` step by step."""
     emb = np.empty((len(rows), plan.dim), np.float32)
     for start in range(0, len(rows), _STEP):
@@ -240,8 +245,8 @@ def _measured(
     if not len(queries):
         return {"recall_at_1": None, "relevance_lost": None}
     # Vectors are compared, not rows: a picture may be in the bank twice.
-    expected = _embedded(plan, exact.rows[:, 0]).astype(np.float64)
-    got = _embedded(plan, np.maximum(0, found.rows[:, 0])).astype(np.float64)
+    expected = embedded(plan, exact.rows[:, 0]).astype(np.float64)
+    got = embedded(plan, np.maximum(0, found.rows[:, 0])).astype(np.float64)
     got[found.rows[:, 0] < 0] = 0
     lost = (queries.astype(np.float64) * (expected - got)).sum(1)
     same = (expected == got).all(1)

@@ -56,8 +56,7 @@ def build_index(
     vocabulary; the manifest keeps both. Lists (IVF) are trained on a sample and filled block by
     block: memory does not grow with the bank. The paper takes 50,000 images: --limit 50000.
 
-    A bank that was embedded elsewhere (X.npy, clip-retrieval's folder, a faiss file) is taken by
-    --emb and --ids in the place of FEATS: see --help embeddings.
+    A bank that was embedded elsewhere takes the place of FEATS: see --help embeddings.
 
     --vectors and --keywords index captions for vg retrieve and vg pretrain grounding: rows of any
     vg prepare, one image per row of the bank in the order in which they first appear. Rows with
@@ -70,7 +69,7 @@ def build_index(
 
         vg build-index own.npy --matcher openai/clip-vit-base-patch32 -o vg.faiss
 
-        vg build-index feats.npy --matcher runs/matcher -o vg.faiss --factory IVF4096,SQ8
+        vg build-index feats.npy --matcher runs/matcher -o vg.faiss --factory auto
 
         vg build-index --emb clip.npy --ids clip.txt -m openai/clip-vit-base-patch32 -o vg.faiss
 
@@ -82,9 +81,10 @@ def build_index(
     """
     keys.check(source, output, lists)
     if keys.matcher is not None:
-        from vgtools.retrieval import check_factory
+        from vgtools.retrieval import AUTO, check_factory
 
-        check_factory(lists.factory)
+        if lists.factory != AUTO:
+            check_factory(lists.factory)
         embed(source, keys, output, runtime, lists, limit, restart)
         return
     assert source is not None

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgtools.commands.build_index.flags import Keys, Lists
 from vgtools.commands.options import Runtime, note, refuse_if
-from vgtools.io.errors import amount
+from vgtools.io.errors import amount, file_errors
+from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
 from vgtools.io.process import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from vgtools.io.arrays import Array
     from vgtools.retrieval import EmbeddedBank
@@ -41,40 +44,32 @@ def embed(
     if foreign is None:
         check_same("backbone", features.manifest.get("backbone"), bank.backbone, str(feats))
     whole = foreign is not None and foreign.is_whole
-    wrong = whole and (limit or lists.factory != "Flat")
-    refuse_if(wrong, "--limit/--factory", f"{keys.emb} holds no exact vectors to choose from")
+    changed = limit or lists.factory != "Flat" or keys.drop_duplicates is not None
+    why = f"{keys.emb} holds no exact vectors to choose from"
+    refuse_if(whole and changed, "--limit/--factory/--drop-duplicates", why)
     emb = None if foreign else keys.emb
     config = {
         "command": "build-index",
         "features": features.manifest["files"],
         "matcher": bank.fingerprint,
         "factory": lists.factory,
+        **({"goal": lists.goal} if lists.factory == retrieval.AUTO else {}),
         **({"nprobe": lists.nprobe} if lists.nprobe else {}),
         "limit": limit,
+        **({} if keys.drop_duplicates is None else {"drop_duplicates": keys.drop_duplicates}),
         **({"emb": True} if emb else {}),
         **context,
     }
-    files = named_files(output) + ([emb] if emb else [])
+    files = [*named_files(output), *([emb] if emb else [])]
+    if keys.drop_duplicates is not None:
+        files.append(str(Path(output).with_suffix(".duplicates.jsonl")))
     npy = {2: ("float32", bank.dim)} if emb else None
-    ids = features.ids[:limit]
-    sizes = (len(ids), bank.dim)
-    plan = retrieval.IndexPlan(bank.embed, *sizes, lists.factory, lists.nprobe, bank.queries)
     with Output(files, config, npy=npy, inputs=inputs, restart=restart) as out:
         if out.complete:
             note("build-index", f"{output} is up to date", runtime.quiet)
             return
-        with Progress("build-index", "images", len(ids), runtime.quiet) as bar:
-
-            def each(block: Array) -> None:
-                if emb:
-                    out.write(block.data.cast("B"), file=2)
-                bar.advance(len(block))
-
-            if foreign is not None and whole:
-                search = foreign.copy(out.write, lists.nprobe)
-            else:
-                search = retrieval.write_index(plan, out.write, Path(output).parent, each)
-        write_ids(out, ids)
+        copy = foreign.copy if foreign is not None and whole else None
+        ids, facts = _write(bank, features.ids[:limit], keys, lists, out, output, runtime, copy)
         out.finish(
             kind="index",
             count=len(ids),
@@ -83,13 +78,85 @@ def embed(
             matcher={**_named(run, output), "fingerprint": bank.fingerprint, **context},
             backbone=features.manifest["backbone"],
             **({} if foreign is None else {"embeddings": foreign.facts}),
-            **search,
+            **facts,
         )
     if foreign is not None:
         note("build-index", str(foreign), runtime.quiet)
-    _say_recall(lists.factory, search)
+    _say(facts, files[-1], runtime.quiet)
     size = f"{amount(len(ids), 'image')} of {bank.dim} dimensions"
     note("build-index", f"{size} in {output}", runtime.quiet)
+
+
+def _write(
+    bank: EmbeddedBank,
+    ids: list[str],
+    keys: Keys,
+    lists: Lists,
+    out: Output,
+    output: str,
+    runtime: Runtime,
+    copy: Callable[..., dict[str, Any]] | None,
+) -> tuple[list[str], dict[str, Any]]:
+    """Write the index and the files next to it; return its ids and the facts.
+
+    A `copy` writes the index as it is.
+    """
+    from vgtools import retrieval
+
+    sizes = (len(ids), bank.dim)
+    plan = retrieval.IndexPlan(bank.embed, *sizes, lists.factory, lists.nprobe, bank.queries)
+    folder = Path(output).parent
+    facts: dict[str, Any] = {}
+    with ExitStack() as opened:
+        bar = opened.enter_context(Progress("build-index", "images", len(ids), runtime.quiet))
+        if keys.drop_duplicates is not None:
+            with file_errors(folder, reading=False):
+                file = opened.enter_context(tempfile.TemporaryFile(dir=folder))
+                found = retrieval.distinct(plan, keys.drop_duplicates, file, lambda _: None)
+            plan = found.plan
+            for row, kept, cosine in found.twins:
+                twin = {"image": ids[row], "kept": ids[kept], "cosine": cosine}
+                out.write(dumps(twin), file=-1)
+            facts["duplicates"] = {"cosine": keys.drop_duplicates, "left_out": len(found.twins)}
+            ids = [ids[row] for row in found.rows.tolist()]
+        if lists.factory == retrieval.AUTO:
+            plan, facts["auto"] = retrieval.choose(plan, *lists.goal)
+
+        def each(block: Array) -> None:
+            if "emb" in out.config:
+                out.write(block.data.cast("B"), file=2)
+            bar.advance(len(block))
+
+        if copy is None:
+            facts |= retrieval.write_index(plan, out.write, folder, each)
+        else:
+            facts |= copy(out.write, lists.nprobe)
+    write_ids(out, ids)
+    return ids, facts
+
+
+def _say(facts: dict[str, Any], listed: str, quiet: bool) -> None:
+    """Print the images left out, the candidates measured and the one chosen."""
+    if "duplicates" in facts:
+        cosine, count = facts["duplicates"].values()
+        what = f"left out: {amount(count, 'image')} of cosine {cosine:g} or more with another"
+        note("build-index", f"{what}, listed in {listed}", quiet)
+    if "auto" in facts:
+        for tried in facts["auto"]["tried"]:
+            size, found = f"{tried['bytes']:,} bytes", f"recall {tried['recall_at_1']:.1%}"
+            what = f"{tried['factory']} with --nprobe {tried['nprobe']}: {found}, {size}"
+            note("build-index", f"measured on {facts['auto']['sample']:,} images: {what}", quiet)
+        reached = not facts["auto"]["tried"] or any(
+            tried["recall_at_1"] >= facts["auto"]["recall"] for tried in facts["auto"]["tried"]
+        )
+        less = "" if reached else f", which falls short of --recall {facts['auto']['recall']:g}"
+        note("build-index", f"chose --factory {facts['factory']}{less}", quiet)
+    if facts["recall_at_1"] is None:
+        return
+    words = f"{facts['recall_at_1']:.1%} of the vocabulary's words"
+    lost = f"its images are {facts['relevance_lost']:.4f} less relevant in the mean"
+    probed = f" with --nprobe {facts['nprobe']}" if facts["nprobe"] else ""
+    note("build-index", f"{facts['factory']}{probed} finds the right image for {words}; {lost}")
 
 
 def _open_bank(feats: str | None, keys: Keys, runtime: Runtime) -> tuple[EmbeddedBank, Inputs]:
@@ -108,15 +175,6 @@ def _open_bank(feats: str | None, keys: Keys, runtime: Runtime) -> tuple[Embedde
     system = matcher_system(str(keys.matcher))
     bank: EmbeddedBank = system.open_bank(keys.matcher, source, runtime.device, runtime.offline)
     return bank, inputs
-
-
-def _say_recall(factory: str, search: dict[str, Any]) -> None:
-    if search["recall_at_1"] is None:
-        return
-    words = f"{search['recall_at_1']:.1%} of the vocabulary's words"
-    lost = f"its images are {search['relevance_lost']:.4f} less relevant in the mean"
-    probed = f" with --nprobe {search['nprobe']}" if search["nprobe"] else ""
-    note("build-index", f"{factory}{probed} finds the right image for {words}; {lost}")
 
 
 def named_files(output: str) -> list[str]:

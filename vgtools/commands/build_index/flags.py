@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from vgtools.commands.options import refuse_if
@@ -41,6 +42,31 @@ FOREIGN = Topic(
 )
 
 
+AUTO = Topic(
+    "auto",
+    """
+    An index for a memory and a recall.
+
+    --factory auto takes Flat, which is exact, if it fits --memory and the bank is small (about a
+    million images). Otherwise it builds candidates over a sample of the bank: lists (IVF) of exact
+    vectors, of a byte and of half a byte per dimension, and of product codes. It doubles the lists
+    that a search looks into until the image of the exact search is found as often as --recall asks
+    for, and takes the candidate that reads the fewest bytes per search. The messages and the
+    manifest list all candidates. The index is the same as with --factory and --nprobe of the
+    candidate chosen, and its recall is measured again over the whole bank.
+
+    Examples:
+
+        vg build-index feats.npy -m runs/matcher -o vg.faiss --factory auto --memory 2GB
+
+        vg build-index --emb embeddings/ -m openai/clip-vit-base-patch32 -o vg.faiss --factory auto
+    """,
+)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]?)(i?)B?", re.IGNORECASE)
+_MEMORY = "4GB"
+_RECALL = 0.95
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lists:
     """The part of a bank that is searched, beyond some 10 million images."""
@@ -49,12 +75,39 @@ class Lists:
         "Flat",
         "Flat is exact. IVF4096,SQ8 and IVF4096,Flat look into a part of 4096 lists of like"
         " images, of a byte or of a float per dimension. Any other faiss factory string is"
-        " also taken.",
+        " also taken; auto chooses by measuring.",
         metavar="NAME",
     )
     nprobe: int | None = count(
         None, "Lists that a search looks into; also the default of vg vokenize. [default: 32]"
     )
+    memory: str | None = value(
+        None, "Bytes of the index.", metavar="SIZE", show_default=_MEMORY, topic=AUTO
+    )
+    recall: float | None = value(
+        None,
+        "How often the image of the exact search is found.",
+        metavar="SHARE",
+        min=0,
+        max=1,
+        show_default=str(_RECALL),
+        topic=AUTO,
+    )
+
+    @property
+    def goal(self) -> tuple[int, float]:
+        """The bytes and the recall that `auto` aims at.
+
+        Raises:
+            typer.BadParameter: the memory is not a size.
+        """
+        found = _SIZE.fullmatch(self.memory or _MEMORY)
+        refuse_if(not found, "--memory", f"expected a size, as {_MEMORY}, got {self.memory!r}")
+        assert found is not None
+        unit = 1024 if found[3] else 1000
+        power = " KMGT".index(found[2].upper() or " ")
+        recall = _RECALL if self.recall is None else self.recall
+        return int(float(found[1]) * unit**power), recall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +140,17 @@ class Keys:
     )
     emb: str | None = value(
         None,
-        "With FEATS and --matcher: also write the embeddings, (N, E) float32. Without FEATS: read"
-        " them, see --help embeddings.",
+        "With FEATS and --matcher: also write the embeddings, (N, E) float32; without FEATS: read"
+        " them.",
         metavar="X.npy",
+    )
+    drop_duplicates: float | None = value(
+        None,
+        "With --matcher: leave out images whose cosine with one before is at least this;"
+        " X.duplicates.jsonl lists them.",
+        metavar="COSINE",
+        min=-1,
+        max=1,
     )
     ids: str | None = file(None, "Without FEATS: the images of --emb.", topic=FOREIGN)
     stop_words: str | None = file(
@@ -115,6 +176,11 @@ class Keys:
         wrong = self.stop_words is not None and self.matcher is not None
         refuse_if(wrong, "--stop-words", "belongs to --vectors and --keywords")
         refuse_if(self.matcher is None and self.emb, "--emb", "belongs to --matcher")
+        wrong = self.matcher is None and self.drop_duplicates is not None
+        refuse_if(wrong, "--drop-duplicates", "belongs to --matcher")
+        wrong = lists.factory != "auto" and (lists.memory, lists.recall) != (None, None)
+        refuse_if(wrong, "--memory/--recall", "belongs to --factory auto")
+        assert lists.goal
         wrong = self.matcher is None and lists.factory != "Flat"
         refuse_if(wrong, "--factory", "belongs to --matcher")
         wrong = lists.nprobe is not None and not foreign and not lists.factory.startswith("IVF")
