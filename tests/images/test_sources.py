@@ -20,7 +20,7 @@ from pyarrow import parquet
 from vgtools.images import sources
 from vgtools.images.sources import (
     ImageError,
-    folder_captions,
+    expand_folder,
     natural_key,
     open_source,
     read_image,
@@ -145,16 +145,6 @@ def test_the_listing_changes_with_names_sizes_and_times(tmp_path: Path) -> None:
     later = open_source(str(tmp_path)).listing
     image.rename(tmp_path / "b.jpg")
     assert len({first, larger, later, open_source(str(tmp_path)).listing}) == 4
-
-
-def test_captions_are_read_from_beside_their_images(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d/a.jpg").touch()
-    (tmp_path / "d/a.txt").write_text("A dog.\n\n A cat. \n")
-    assert list(folder_captions(str(tmp_path), ["d/a.jpg", "b.jpg"])) == [
-        {"image": "d/a.jpg", "text": "A dog."},
-        {"image": "d/a.jpg", "text": "A cat."},
-    ]
 
 
 # -------------------------------------------------------------------------------------------- lists
@@ -375,6 +365,18 @@ def test_a_tar_that_declares_more_bytes_than_it_has_ends_at_once(
                 item.load()
     assert caught.value.code == Exit.DATA
     assert time.monotonic() - start < 2
+
+
+def test_a_folder_of_tars_is_its_tars_and_one_with_images_is_itself(tmp_path: Path) -> None:
+    for name in ("10.tar", "2.tar", "00.tar.gz", "2.parquet"):
+        (tmp_path / name).touch()
+    tars = [str(tmp_path / name) for name in ("00.tar.gz", "2.tar", "10.tar")]
+    assert expand_folder(str(tmp_path)) == tars
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/a.jpg").touch()
+    assert expand_folder(str(tmp_path)) == [str(tmp_path)]
+    for place in ("-", str(tmp_path / "2.tar"), str(tmp_path / "nothing")):
+        assert expand_folder(place) == [place]
 
 
 def test_a_tar_names_each_image_once_and_holds_one(tmp_path: Path) -> None:

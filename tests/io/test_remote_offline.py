@@ -102,3 +102,32 @@ def test_a_missing_bucket_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="its bucket does not exist") as caught:
         remote.facts(URLS[0])
     assert caught.value.code == Exit.NO_INPUT
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("{00008..00010}.tar", ["00008.tar", "00009.tar", "00010.tar"]),
+        ("{8..10}.tar", ["8.tar", "9.tar", "10.tar"]),
+        ("{3..2}/{a,b}", ["3/a", "3/b", "2/a", "2/b"]),
+        ("s3://b/{0..1}.tar", ["s3://b/0.tar", "s3://b/1.tar"]),
+        ("{7..7}.parquet#caption", ["7.parquet#caption"]),
+        ("{a}", ["{a}"]),
+        ("{..}.txt", ["{..}.txt"]),
+    ],
+)
+def test_braces_mean_each_name_as_in_a_shell(pattern: str, names: list[str]) -> None:
+    assert remote.expand(pattern) == names
+
+
+def test_braces_of_a_file_are_its_name_and_patterns_stay_patterns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("{0..1}.txt", "a1.txt", "a2.txt", "b1.txt"):
+        Path(name).touch()
+    assert remote.expand("{0..1}.txt") == ["{0..1}.txt"]
+    assert remote.expand("{b,a}*.txt") == ["b1.txt", "a1.txt", "a2.txt"]
+    with pytest.raises(DataError, match="names more than 1,000,000 files") as error:
+        remote.expand("{0..9999999999}.tar")
+    assert error.value.code == Exit.USAGE

@@ -22,7 +22,7 @@ from itertools import chain, islice
 from typing import Any, cast
 
 from vgtools.io import remote
-from vgtools.io.errors import DataError, Exit
+from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.names import file_of, is_separated, is_stream, is_table, is_unnamed, is_url
 from vgtools.io.streams import (
     Line,
@@ -169,7 +169,7 @@ class Images:
             if path != "-" and os.path.isdir(path):
                 names = _walk(path, left_out)
                 entries = [(name, os.path.join(path, name)) for name in names]
-            elif path != "-" and (_has_pictures(path) if is_table(path) else _is_tar(path)):
+            elif path != "-" and (_has_pictures(path) if is_table(path) else is_tar(path)):
                 self._listed[path] = None
                 continue
             else:
@@ -319,6 +319,16 @@ def _walk(root: str, left_out: Counter[str]) -> list[str]:
     return sorted(images, key=lambda name: [natural_key(part) for part in name.split(os.sep)])
 
 
+def expand_folder(place: str) -> list[str]:
+    """Return the tars of a folder that holds no other images, by number; else the place itself."""
+    if place == "-" or not os.path.isdir(place):
+        return [place]
+    with file_errors(place, reading=True):
+        names = sorted(os.listdir(place), key=natural_key)
+    tars = [os.path.join(place, name) for name in names if name.endswith(_TAR_SUFFIXES)]
+    return tars if tars and not _walk(place, Counter()) else [place]
+
+
 def _leads_back(link: str, root: str) -> bool:
     """Return whether a link leads to a folder above itself, or one that the walk came through."""
     # A link may reach such a folder by another link, so that both real paths and the path of the
@@ -334,7 +344,7 @@ def _leads_back(link: str, root: str) -> bool:
     return False
 
 
-def _is_tar(path: str) -> bool:
+def is_tar(path: str) -> bool:
     """Return whether a file is a tar by its suffix or first block; refuse other binary files."""
     if path.endswith(_TAR_SUFFIXES):
         return True
@@ -471,6 +481,27 @@ def _stored(data: bytes | None) -> bytes:
 
 def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
     """Yield the images of a tar in its order; a damaged tar is an error after its last member."""
+    item = None
+    for name, stamp, load in members(path, is_picture, left_out):
+        item = Item(name, stamp, load)
+        yield item
+    if item is None:
+        raise _no_image(path, left_out)
+
+
+def members(
+    path: str, counts: Callable[[str], bool], left_out: Counter[str]
+) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
+    """Yield (name, size and time, function that gives the bytes) of members of a tar, in its order.
+
+    Args:
+        path: the tar.
+        counts: decides by their names; other files are counted in `left_out`, by suffix.
+        left_out: see there.
+
+    Raises:
+        DataError: it is damaged, or has a name twice (65).
+    """
     seen = set[str]()
     name = ""
     again = "create or download it again"
@@ -484,14 +515,14 @@ def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
                 name = member.name.removeprefix("./")
                 if member.isdir():
                     continue
-                if not is_picture(name):
+                if not counts(name):
                     left_out[_suffix(name)] += 1
                     continue
                 if name in seen:
                     raise DataError(f"duplicate image {name!r:.80}; ids must be unique", path)
                 seen.add(name)
                 loader = _member_loader(tar, member, name)
-                yield Item(name, f"{member.size} {member.mtime}", loader)
+                yield name, f"{member.size} {member.mtime}", loader
             if not getattr(tar, "ended", False):
                 why = f"is truncated or damaged after {name!r:.80}: it has no end mark; {again}"
                 raise DataError(why, path)
@@ -499,8 +530,6 @@ def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
         location = f" after {name!r:.80}" if name else ""
         why = f"is truncated, damaged or not a tar{location}: {error}; {again}"
         raise DataError(why, path) from None
-    if not seen:
-        raise _no_image(path, left_out)
 
 
 def _tar_names(path: str) -> Iterator[str]:
@@ -545,16 +574,3 @@ def _member_loader(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> 
     if len(data) != member.size:
         raise tarfile.ReadError("unexpected end of data")
     return lambda: data
-
-
-def folder_captions(root: str, ids: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Yield `{"image", "text"}` per line of the `.txt` file of the same name next to an image.
-
-    Source: the folder form of clip-retrieval.
-    """
-    for image in ids:
-        path = os.path.splitext(os.path.join(root, image))[0] + ".txt"
-        if os.path.isfile(path):
-            for line in read_lines(path):
-                if line.strip():
-                    yield {"image": image, "text": line.strip()}

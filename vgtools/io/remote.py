@@ -30,6 +30,7 @@ _AHEAD = 1 << 22  # bytes fetched beyond those that are read
 _ASKED = 16  # objects that a store is asked about at a time
 # Facts by which a change of an object shows, by the names that stores have for them.
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "last_modified", "mtime")
+_BRACED = 1_000_000  # files of one range
 
 
 class Facts(NamedTuple):
@@ -200,12 +201,18 @@ def read(url: str) -> bytes:
 def expand(pattern: str) -> list[str]:
     """Return the names that match a pattern (`*`, `**`, `?`, `[…]`), here or at a URL, sorted.
 
-    A name that is not a pattern, or under which there is a file here, means itself.
+    `{00000..00099}` and `{a,b}` mean each of these names, in order, as in a shell. A name that is
+    not a pattern, or under which there is a file here, means itself.
 
     Raises:
         DataError: nothing is there (66), and as `facts`.
     """
-    if not re.search(r"[*?\[]", pattern) or os.path.lexists(file_of(pattern)):
+    if not re.search(r"[*?\[{]", pattern) or os.path.lexists(file_of(pattern)):
+        return [pattern]
+    names = _braced(pattern)
+    if names != [pattern]:
+        return [one for name in names for one in expand(name)]
+    if not re.search(r"[*?\[]", pattern):
         return [pattern]
     pattern, columns = split_table(pattern)
     if is_url(pattern):
@@ -217,6 +224,27 @@ def expand(pattern: str) -> list[str]:
     if not found:
         raise DataError("matches no file", pattern, code=Exit.NO_INPUT)
     return [f"{name}#{columns}" for name in found] if columns else found
+
+
+def _braced(pattern: str) -> list[str]:
+    """Return the names that a pattern with braces means; without, itself."""
+    found = re.search(r"\{(?:([0-9]+)\.\.([0-9]+)|([^{},]*(?:,[^{},]*)+))\}", pattern)
+    if found is None:
+        return [pattern]
+    if found[3] is not None:
+        parts = found[3].split(",")
+    else:
+        first, last = int(found[1]), int(found[2])
+        if abs(last - first) >= _BRACED:
+            why = f"names more than {_BRACED:,} files"
+            raise DataError(why, pattern, code=Exit.USAGE)
+        step = 1 if first <= last else -1
+        # As in a shell, all have the width of the longest if one starts with a zero.
+        padded = any(len(end) > 1 and end.startswith("0") for end in found.groups()[:2] if end)
+        width = max(len(found[1]), len(found[2])) if padded else 0
+        parts = [f"{number:0{width}}" for number in range(first, last + step, step)]
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    return [name for part in parts for name in _braced(f"{before}{part}{after}")]
 
 
 def sizes(folder: str) -> dict[str, int]:

@@ -84,9 +84,13 @@ def extract_image_feats(
     Several sources are one, in their order. With -o X.npy/ the output is a folder of shards: see
     --help shards. With --regions or --detector there is one row for each box: see --help regions.
 
+    --captions reads KEY.txt, or "caption" of KEY.json or of the Parquet file next to a tar.
+
     Examples:
 
         vg extract-image-feats photos/ -o feats.npy
+
+        vg extract-image-feats cc3m/ -o f.npy --captions c.jsonl
 
         vg extract-image-feats images.tar -b resnext101_32x8d.fb_wsl_ig1b_ft_in1k -o feats.npy
 
@@ -97,21 +101,19 @@ def extract_image_feats(
         vg extract-image-feats photos/ --pooling none --picture 400 --dtype float16 -o grid.npy
 
     Args:
-        source: Directory, tar, table (Parquet, Arrow), image jsonl, list of paths, or - for a list
-            on stdin.
-        captions: Also write captions jsonl from the .txt next to each image of a directory.
+        source: Directory of images or tars, tar, '{00000..00099}.tar', table (Parquet, Arrow), image
+            jsonl, list of paths, or - for a list on stdin.
+        captions: Also write captions jsonl, from folders or tars.
     """
     places = all_of(source)
     output = target.output
     help_at_terminal(context, *places)
     from vgtools.batch import run
     from vgtools.images import extract, sources
-    from vgtools.io.artifact import read_ids
-    from vgtools.io.files import dumps
     from vgtools.io.names import manifest_of
-    from vgtools.io.own import atomic_write
     from vgtools.models.references import device_type
 
+    places = [one for place in places for one in sources.expand_folder(place)]
     _check(features, boxes, places, output.rstrip("/"), captions)
     run.check_target(
         places,
@@ -156,8 +158,7 @@ def extract_image_feats(
     if file_size(manifest_of(output.rstrip("/"))) is not None:
         extract.check_errors(output, **asdict(errors))
     if captions is not None:
-        rows = sources.folder_captions(places[0], read_ids(Path(output).with_suffix(".ids")))
-        atomic_write(captions, b"".join(map(dumps, rows)))
+        _write_captions(captions, places, output)
     if counts is not None:
         _summary(output, task, counts, runtime.quiet)
 
@@ -199,14 +200,26 @@ def _check(
     refuse_if(unseen, "--picture", "belongs to --regions, --detector or --pooling none")
     if captions is None:
         return
-    unfit = pooled or len(places) > 1 or not os.path.isdir(places[0])
-    refuse_if(unfit, "--captions", "needs a directory as source, and no regions")
+    from vgtools.images.captions import may_have_captions
+
+    unfit = pooled or not all(map(may_have_captions, places))
+    refuse_if(unfit, "--captions", "needs directories or tars as sources, and no regions")
     files = [Path(output).with_suffix(end) for end in (".npy", ".ids", ".json", ".errors.jsonl")]
     # While it grows, a file has further names, which start with its own: X.npy.part, X.npy.lock …
     names = [name for file in map(os.path.realpath, files) for name in (file, f"{file}.")]
     place = os.path.realpath(captions)
     taken = place in names or place.startswith(tuple(names[1::2]))
     refuse_if(taken, "--captions", f"{captions} is one of the files of -o {output}")
+
+
+def _write_captions(file: str, places: list[str], output: str) -> None:
+    from vgtools.images.captions import captions
+    from vgtools.io.artifact import read_ids
+    from vgtools.io.files import dumps
+    from vgtools.io.own import atomic_write
+
+    ids = dict.fromkeys(read_ids(Path(output).with_suffix(".ids")))
+    atomic_write(file, b"".join(map(dumps, captions(places, ids))))
 
 
 def _summary(output: str, task: Extraction, counts: Mapping[str, int], quiet: bool) -> None:

@@ -1,0 +1,102 @@
+"""Captions next to images: of folders, of tars as the package webdataset writes them."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import webdataset
+from pyarrow import parquet
+
+from vgtools.images.captions import captions
+from vgtools.io.errors import DataError
+
+
+def test_captions_are_read_from_beside_their_images(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name in ("d/a.jpg", "c.jpg"):
+        (tmp_path / name).touch()
+    (tmp_path / "d/a.txt").write_text("A dog.\n\n A cat. \n")
+    (tmp_path / "c.json").write_text('{"caption": " A bird. ", "url": "http://x", "license": 3}')
+    assert list(captions([str(tmp_path)], ["d/a.jpg", "b.jpg", "c.jpg"])) == [
+        {"image": "d/a.jpg", "text": "A dog."},
+        {"image": "d/a.jpg", "text": "A cat."},
+        {"image": "c.jpg", "text": "A bird.", "url": "http://x"},
+    ]
+    (tmp_path / "c.json").write_text("[]")
+    with pytest.raises(DataError, match=r"c\.json: expected a JSON object, got list"):
+        list(captions([str(tmp_path)], ["c.jpg"]))
+    (tmp_path / "d/a.txt").write_bytes(b"\0\1")
+    with pytest.raises(DataError, match=r"a\.txt: is binary"):
+        list(captions([str(tmp_path)], ["d/a.jpg"]))
+
+
+def save_tar(path: Path, samples: list[dict[str, Any]]) -> str:
+    with webdataset.TarWriter(str(path)) as tar:
+        for sample in samples:
+            tar.write(sample)
+    return str(path)
+
+
+SAMPLES: list[dict[str, Any]] = [
+    {"__key__": "000", "jpg": b"x", "txt": "a dog", "json": {"caption": "no", "url": "http://0"}},
+    {"__key__": "001", "jpg": b"x", "json": {"caption": "a cat", "license": "CC0", "url": None}},
+    {"__key__": "002", "jpg": b"x"},
+    {"__key__": "d.e/003", "seg.png": b"x", "jpg": b"x", "txt": "two pictures"},
+    {"__key__": "004", "txt": "no picture"},
+    {"__key__": "005", "jpg": b"x", "txt": " "},
+]
+
+
+def test_a_tar_has_the_captions_of_its_samples(tmp_path: Path) -> None:
+    tar = save_tar(tmp_path / "00000.tar", SAMPLES)
+    ids = ["000.jpg", "001.jpg", "002.jpg", "d.e/003.jpg", "d.e/003.seg.png", "005.jpg"]
+    expected = [
+        {"image": "000.jpg", "text": "a dog", "url": "http://0"},
+        {"image": "001.jpg", "text": "a cat", "license": "CC0"},
+        {"image": "d.e/003.jpg", "text": "two pictures"},
+        {"image": "d.e/003.seg.png", "text": "two pictures"},
+    ]
+    assert sorted(map(str, captions([tar], ids))) == sorted(map(str, expected))
+    assert list(captions([tar], ids[1:2])) == expected[1:2], "an image that was left out has none"
+
+
+def test_the_table_of_img2dataset_stands_in_for_what_a_tar_lacks(tmp_path: Path) -> None:
+    tar = save_tar(tmp_path / "00000.tar", SAMPLES)
+    rows = [
+        {"key": "002", "caption": "a bird", "url": "http://2", "license": "CC BY 4.0"},
+        {"key": "005", "caption": None, "url": "http://5", "license": None},
+        {"key": "009", "caption": "failed", "url": "http://9", "license": None},
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "00000.parquet")
+    assert list(captions([tar], ["002.jpg", "005.jpg", "009.jpg"])) == [
+        {"image": "002.jpg", "text": "a bird", "url": "http://2", "license": "CC BY 4.0"}
+    ]
+
+
+def test_captions_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
+    for name, data, message in (
+        ("0.json", b"{", r"00000\.tar: 0\.json: not valid JSON"),
+        ("0.json", b"3", r"00000\.tar: 0\.json: expected a JSON object, got int"),
+        ("0.txt", b"\0", r"00000\.tar: 0\.txt: is binary"),
+    ):
+        path = tmp_path / "00000.tar"
+        with tarfile.open(path, "w") as tar:
+            for member, content in (("0.jpg", b"x"), (name, data)):
+                header = tarfile.TarInfo(member)
+                header.size = len(content)
+                tar.addfile(header, io.BytesIO(content))
+        with pytest.raises(DataError, match=message):
+            list(captions([str(path)], ["0.jpg"]))
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(DataError, match="is truncated, damaged or not a tar"):
+        list(captions([str(path)], ["0.jpg"]))
+
+
+def test_json_that_webdataset_writes_is_read(tmp_path: Path) -> None:
+    tar = save_tar(tmp_path / "0.tar", [{"__key__": "ä", "jpg": b"x", "json": {"caption": "ü\nv"}}])
+    assert [*captions([tar], ["ä.jpg"])] == [{"image": "ä.jpg", "text": "ü\nv"}]

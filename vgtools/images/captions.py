@@ -1,0 +1,134 @@
+"""Captions that come with images: in files of the same name, in a tar or next to them.
+
+A sample of a WebDataset is the files of one name up to its first point: `00003.jpg`, `00003.txt`,
+`00003.json`. Captions are the lines of its `.txt`, or else "caption" of its `.json`, or else the
+row of its key in the Parquet file that img2dataset writes next to a tar; "url" and "license" of
+these are kept.
+
+Source: the forms of img2dataset and of clip-retrieval.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from vgtools.images.sources import ImageError, is_picture, is_tar, members
+from vgtools.io.errors import DataError
+from vgtools.io.names import is_table
+from vgtools.io.remote import file_size
+from vgtools.io.streams import decode, open_read
+from vgtools.io.tables import table_rows
+
+RIGHTS = ("url", "license")
+_TEXTS = (".txt", ".json")
+Row = dict[str, str]
+
+
+def may_have_captions(place: str) -> bool:
+    """Return whether captions can come with the images of a place: a folder or a tar."""
+    return place != "-" and (os.path.isdir(place) or (not is_table(place) and is_tar(place)))
+
+
+def captions(places: Iterable[str], ids: Container[str]) -> Iterator[Row]:
+    """Yield {"image", "text"}, and "url" and "license" where known, of the images of places.
+
+    Args:
+        places: folders and tars.
+        ids: images that count; a folder is asked for them in their order.
+
+    Raises:
+        DataError: a tar or a table is damaged, or a `.json` is not an object (65).
+    """
+    for place in places:
+        yield from _of_folder(place, ids) if os.path.isdir(place) else _of_tar(place, ids)
+
+
+def _of_folder(root: str, ids: Any) -> Iterator[Row]:
+    for image in ids:
+        stem = os.path.splitext(os.path.join(root, image))[0]
+        if not os.path.isfile(os.path.join(root, image)):
+            continue  # it is in another place
+        found = {}
+        for suffix in _TEXTS:
+            if os.path.isfile(stem + suffix):
+                with open_read(stem + suffix) as stream:
+                    found[suffix] = stream.read()
+        yield from _rows([image], found, {}, stem)
+
+
+def _of_tar(path: str, ids: Container[str]) -> Iterator[Row]:
+    """Yield the rows of a tar, sample by sample: its files follow one another."""
+    beside = _Beside(path)
+    key = ""
+    images = list[str]()
+    found = dict[str, bytes]()
+    for name, _, load in members(path, _counts, Counter()):
+        stem, suffix = _split(name)
+        if stem != key:
+            yield from _rows(images, found, beside.row(key, found), f"{path}: {key}")
+            key, images, found = stem, [], {}
+        if is_picture(name):
+            images += [name] if name in ids else []
+            continue
+        try:
+            found[suffix] = load()
+        except ImageError as error:
+            raise DataError(f"{name!r:.80}: {error}", path) from None
+    yield from _rows(images, found, beside.row(key, found), f"{path}: {key}")
+
+
+def _counts(name: str) -> bool:
+    return is_picture(name) or _split(name)[1] in _TEXTS
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return the key of a member, and its suffix from the first point on."""
+    folder, slash, file = name.rpartition("/")
+    stem, point, suffix = file.partition(".")
+    return f"{folder}{slash}{stem}", (point + suffix).lower()
+
+
+class _Beside:
+    """The Parquet file next to a tar, read when a sample lacks its `.json`."""
+
+    def __init__(self, tar: str) -> None:
+        self._path = f"{tar.removesuffix('.tar')}.parquet"
+        self._rows: dict[str, Mapping[str, Any]] | None = None
+
+    def row(self, key: str, found: Container[str]) -> Mapping[str, Any]:
+        if not key or ".json" in found:
+            return {}
+        if self._rows is None:
+            known = file_size(self._path) is not None
+            rows = table_rows(self._path) if known else iter(())
+            self._rows = {str(row.get("key")): row for row in rows}
+        return self._rows.get(key, {})
+
+
+def _rows(
+    images: Iterable[str], found: Mapping[str, bytes], facts: Mapping[str, Any], place: str
+) -> Iterator[Row]:
+    """Yield a row per image and caption of a sample."""
+    if ".json" in found:
+        try:
+            own = orjson.loads(found[".json"])
+        except orjson.JSONDecodeError as error:
+            raise DataError(f"not valid JSON: {error}", f"{place}.json") from None
+        if not isinstance(own, dict):
+            raise DataError(f"expected a JSON object, got {type(own).__name__}", f"{place}.json")
+        facts = own
+    if b"\0" in found.get(".txt", b""):
+        raise DataError("is binary, expected a caption", f"{place}.txt")
+    texts = found[".txt"].split(b"\n") if ".txt" in found else []
+    lines = [decode(raw, first=number == 0).strip() for number, raw in enumerate(texts)]
+    if not any(lines) and isinstance(facts.get("caption"), str):
+        lines = [facts["caption"].strip()]
+    rights = {name: facts[name] for name in RIGHTS if isinstance(facts.get(name), str)}
+    for image in images:
+        for line in filter(None, lines):
+            yield {"image": image, "text": line, **rights}
