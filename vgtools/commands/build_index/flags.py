@@ -7,61 +7,13 @@ import re
 from dataclasses import dataclass
 
 from vgtools.commands.options import refuse_if
-from vgtools.commands.topics import Topic
+from vgtools.commands.topics import Topic, page
 from vgtools.io.settings import count, file, value
 
-FOREIGN = Topic(
-    "embeddings",
-    """
-    A bank that was embedded elsewhere.
-
-    Without FEATS, --emb names the embeddings of the images, and --matcher the model that made them:
-    its width is compared, the rest is your word. vg retrieve and vg vokenize then work as on a bank
-    that vg embedded. --emb is one of
-
-        X.npy       float16 or float32, (images, E), mapped into memory
-        a folder    of clip-retrieval: img_emb_N.npy and metadata_N.parquet, by N, together or in
-                    img_emb/ and metadata/
-        X.faiss     an index made elsewhere. One with exact vectors is read like X.npy; another is
-                    copied as it is, and must have inner products and vectors of unit length
-
-    --ids names their images, in order: one per line, or rows (jsonl, Parquet, CSV) with "image" or
-    "image_path", or a folder with metadata_N.parquet. Vectors are scaled to unit length, because
-    relevance is their cosine; the message and the manifest state their lengths. A row that is
-    NaN, infinite or zero, a duplicate id, or another number of ids than of rows is refused with its
-    row.
-
-    Examples:
-
-        vg build-index --emb own.npy --ids own.txt -m openai/clip-vit-base-patch32 -o vg.faiss
-
-        vg build-index --emb embeddings/ -m openai/clip-vit-base-patch32 -o vg.faiss
-
-        vg build-index --emb image.index --ids metadata/ -m runs/clip -o vg.faiss
-    """,
-)
+FOREIGN = Topic("embeddings", page("build-index.embeddings"))
 
 
-AUTO = Topic(
-    "auto",
-    """
-    An index for a memory and a recall.
-
-    --factory auto takes Flat, which is exact, if it fits --memory and the bank is small (about a
-    million images). Otherwise it builds candidates over a sample of the bank: lists (IVF) of exact
-    vectors, of a byte and of half a byte per dimension, and of product codes. It doubles the lists
-    that a search looks into until the image of the exact search is found as often as --recall asks
-    for, and takes the candidate that reads the fewest bytes per search. The messages and the
-    manifest list all candidates. The index is the same as with --factory and --nprobe of the
-    candidate chosen, and its recall is measured again over the whole bank.
-
-    Examples:
-
-        vg build-index feats.npy -m runs/matcher -o vg.faiss --factory auto --memory 2GB
-
-        vg build-index --emb embeddings/ -m openai/clip-vit-base-patch32 -o vg.faiss --factory auto
-    """,
-)
+AUTO = Topic("auto", page("build-index.auto"))
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]?)(i?)B?", re.IGNORECASE)
 _MEMORY = "4GB"
 _RECALL = 0.95
