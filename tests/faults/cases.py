@@ -210,7 +210,8 @@ CASES = (
     Case(
         "build-index-chosen",
         "build-index in/feats.npy -m in/matcher --factory auto --memory 1kB --drop-duplicates 0.9"
-        " --device cpu -o b.faiss",
+        " --images in/rights.jsonl --device cpu -o b.faiss",
+        ("rights.jsonl jsonl",),
     ),
     Case(
         "build-index-hnsw",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from vgtools import __version__
+from vgtools.images.rights import in_words, rights_of
 from vgtools.images.sources import read_image
 from vgtools.io.artifact import manifest_beside
 from vgtools.io.errors import DataError, json_bytes
@@ -122,14 +123,15 @@ class ImageFile:
     path: Path
     svg: Path | None = None
     name: str = ""  # the content of the picture, in words
+    rights: str = ""  # its licence and address
 
 
 def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
     """Find the files of some image ids.
 
     Args:
-        source: image rows `{"image", "path", "svg"?, "names"?}` with paths relative to that file,
-            or a directory (an id is then the path in it).
+        source: image rows `{"image", "path", "svg"?, "names"?, "license"?, "url"?}` with paths
+            relative to that file, or a directory (an id is then the path in it).
 
     Returns:
         Files of the ids that the source has; none of them has been opened.
@@ -159,7 +161,8 @@ def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
         if not isinstance(svg, str | None) or not named:
             raise DataError('"svg" must be a path and "names" a list of strings', source, line)
         drawing = base / svg if svg else None
-        found[image] = ImageFile(base / row["path"], drawing, ", ".join(names[:4]))
+        rights = in_words(rights_of(row))
+        found[image] = ImageFile(base / row["path"], drawing, ", ".join(names[:4]), rights)
         lines[image] = line
     return found
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vgtools.images.rights import Rights, in_words, open_rights
 from vgtools.images.sources import read_image
 from vgtools.io.artifact import manifest_beside, read_ids, read_made, read_manifest
 from vgtools.io.errors import DataError, Exit, amount, plain
@@ -126,6 +127,7 @@ class ShownBank:
 
     ids: list[str]
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    rights: Mapping[str, Rights] = field(default_factory=dict)  # by id, as far as they are known
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the facts of the manifest that interest a reader of vokens, in words."""
@@ -161,7 +163,8 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> ShownBan
     manifest = read_manifest(index, "index")
     for name, sha256 in hashes_of(manifest["files"]).items():
         _check_origin(vokens, str(Path(index).with_name(name)), sha256)
-    return ShownBank(read_ids(Path(index).with_suffix(".ids"), manifest.get("count")), manifest)
+    ids_of = read_ids(Path(index).with_suffix(".ids"), manifest.get("count"))
+    return ShownBank(ids_of, manifest, open_rights(index, manifest))
 
 
 def _check_origin(vokens: str, file: str, sha256: str) -> None:
@@ -203,9 +206,11 @@ class BankPictures:
         return self._open(row, lambda file: thumbnail(read_image(str(file.path)), side))
 
     def name(self, row: int) -> str:
-        """Return the content of a picture in words, as far as its source gives it."""
-        file = self.files.get(self.bank.ids[row])
-        return file.name if file else ""
+        """Return the content of a picture in words, and its licence, as far as they are known."""
+        image = self.bank.ids[row]
+        file = self.files.get(image)
+        name, rights = (file.name, file.rights) if file else ("", "")
+        return " · ".join(filter(None, (name, rights or in_words(self.bank.rights.get(image, {})))))
 
     def complaint(self, asked: int) -> str | None:
         """Return a message about missing pictures of `asked`, or None."""

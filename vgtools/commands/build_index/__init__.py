@@ -51,10 +51,10 @@ def build_index(
     of the CLIP, SigLIP, AltCLIP or ChineseCLIP that made FEATS, whose rows it leaves as they are,
     or a run of vg pretrain clip with the features of its backbone. The index names its run, so that
     vg vokenize and vg retrieve need nothing else. Row i of the bank, a voken's number, is line i +
-    1 of X.ids. By default the search is exact. Any other --factory prints how often it finds the
-    image of the exact search, and the mean relevance lost, measured on words of the tokenizer's
-    vocabulary; the manifest keeps both. Lists (IVF) are trained on a sample and filled block by
-    block: memory does not grow with the bank. The paper takes 50,000 images: --limit 50000.
+    1 of X.ids. A --factory that is not exact prints how often it finds the image of the exact
+    search, and the mean relevance lost, on words of the tokenizer's vocabulary; the manifest keeps
+    both. Lists (IVF) are trained on a sample and filled block by block, in flat memory. The paper
+    takes 50,000 images: --limit 50000.
 
     A bank that was embedded elsewhere takes the place of FEATS: see --help embeddings.
 

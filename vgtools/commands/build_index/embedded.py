@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgtools.commands.build_index.flags import Keys, Lists
+from vgtools.commands.build_index.messages import say
 from vgtools.commands.options import Runtime, note, refuse_if
-from vgtools.io.errors import amount, file_errors
+from vgtools.images.rights import count_licenses, read_rights, rights_file
+from vgtools.io.errors import DataError, amount, file_errors
 from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import is_jsonl, is_table
 from vgtools.io.output import Output
 from vgtools.io.process import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from vgtools.images.rights import Rights
     from vgtools.io.arrays import Array
     from vgtools.retrieval import EmbeddedBank
 
@@ -37,7 +41,7 @@ def embed(
     from vgtools.models.references import check_same
 
     run = str(keys.matcher)
-    bank, inputs = _open_bank(feats, keys, runtime)
+    bank, inputs, rights = _open_bank(feats, keys, runtime)
     context = _context(run, keys.context_weight)
     features = bank.features
     foreign = features if isinstance(features, retrieval.Embeddings) else None
@@ -58,9 +62,12 @@ def embed(
         "limit": limit,
         **({} if keys.drop_duplicates is None else {"drop_duplicates": keys.drop_duplicates}),
         **({"emb": True} if emb else {}),
+        **({"rights": True} if rights else {}),
         **context,
     }
     files = [*named_files(output), *([emb] if emb else [])]
+    if rights:
+        files.append(str(rights_file(output)))
     if keys.drop_duplicates is not None:
         files.append(str(Path(output).with_suffix(".duplicates.jsonl")))
     npy = {2: ("float32", bank.dim)} if emb else None
@@ -70,6 +77,11 @@ def embed(
             return
         copy = foreign.copy if foreign is not None and whole else None
         ids, facts = _write(bank, features.ids[:limit], keys, lists, out, output, runtime, copy)
+        if rights:
+            place = files.index(str(rights_file(output)))
+            for image in ids:
+                out.write(dumps({"image": image, **rights.get(image, {})}), file=place)
+            facts["licenses"] = count_licenses(rights, ids)
         out.finish(
             kind="index",
             count=len(ids),
@@ -82,7 +94,7 @@ def embed(
         )
     if foreign is not None:
         note("build-index", str(foreign), runtime.quiet)
-    _say(facts, files[-1], runtime.quiet)
+    say(facts, files[-1], runtime.quiet)
     size = f"{amount(len(ids), 'image')} of {bank.dim} dimensions"
     note("build-index", f"{size} in {output}", runtime.quiet)
 
@@ -135,46 +147,29 @@ def _write(
     return ids, facts
 
 
-def _say(facts: dict[str, Any], listed: str, quiet: bool) -> None:
-    """Print the images left out, the candidates measured and the one chosen."""
-    if "duplicates" in facts:
-        cosine, count = facts["duplicates"].values()
-        what = f"left out: {amount(count, 'image')} of cosine {cosine:g} or more with another"
-        note("build-index", f"{what}, listed in {listed}", quiet)
-    if "auto" in facts:
-        for tried in facts["auto"]["tried"]:
-            size, found = f"{tried['bytes']:,} bytes", f"recall {tried['recall_at_1']:.1%}"
-            what = f"{tried['factory']} with --nprobe {tried['nprobe']}: {found}, {size}"
-            note("build-index", f"measured on {facts['auto']['sample']:,} images: {what}", quiet)
-        reached = not facts["auto"]["tried"] or any(
-            tried["recall_at_1"] >= facts["auto"]["recall"] for tried in facts["auto"]["tried"]
-        )
-        less = "" if reached else f", which falls short of --recall {facts['auto']['recall']:g}"
-        note("build-index", f"chose --factory {facts['factory']}{less}", quiet)
-    if facts["recall_at_1"] is None:
-        return
-    words = f"{facts['recall_at_1']:.1%} of the vocabulary's words"
-    lost = f"its images are {facts['relevance_lost']:.4f} less relevant in the mean"
-    probed = f" with --nprobe {facts['nprobe']}" if facts["nprobe"] else ""
-    note("build-index", f"{facts['factory']}{probed} finds the right image for {words}; {lost}")
-
-
-def _open_bank(feats: str | None, keys: Keys, runtime: Runtime) -> tuple[EmbeddedBank, Inputs]:
-    """Return the bank, and the files that it is read from."""
+def _open_bank(
+    feats: str | None, keys: Keys, runtime: Runtime
+) -> tuple[EmbeddedBank, Inputs, dict[str, Rights]]:
+    """Return the bank, the files that it is read from, and the rights of its images."""
     from vgtools import retrieval
     from vgtools.systems import matcher_system
 
     source: Any = feats
+    listed = [keys.images] if keys.images else []
     if feats is None:
         files = retrieval.foreign_files(str(keys.emb), keys.ids)
-        inputs = Inputs([*files.embeddings, *files.ids])
+        inputs = Inputs([*files.embeddings, *files.ids, *listed])
         hashes = {Path(name).name: inputs.sha256(name) for name in files.embeddings}
         source = retrieval.open_embeddings(files, {"backbone": None, "files": hashes})
+        listed = listed or [name for name in files.ids if is_table(name) or is_jsonl(name)]
     else:
-        inputs = Inputs([feats])
+        inputs = Inputs([feats, *listed])
+    rights = read_rights(listed)
+    if keys.images and not rights:
+        raise DataError('has no row with "license" or "url"', keys.images)
     system = matcher_system(str(keys.matcher))
     bank: EmbeddedBank = system.open_bank(keys.matcher, source, runtime.device, runtime.offline)
-    return bank, inputs
+    return bank, inputs, rights
 
 
 def named_files(output: str) -> list[str]:

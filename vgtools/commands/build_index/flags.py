@@ -14,6 +14,7 @@ FOREIGN = Topic("embeddings", page("build-index.embeddings"))
 
 
 AUTO = Topic("auto", page("build-index.auto"))
+RIGHTS = Topic("rights", page("build-index.rights"))
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]?)(i?)B?", re.IGNORECASE)
 _MEMORY = "4GB"
 _RECALL = 0.95
@@ -104,6 +105,9 @@ class Keys:
         min=-1,
         max=1,
     )
+    images: str | None = file(
+        None, 'With --matcher: rows with "license" and "url" of the images.', topic=RIGHTS
+    )
     ids: str | None = file(None, "Without FEATS: the images of --emb.", topic=FOREIGN)
     stop_words: str | None = file(
         None, "Words that do not count, one per line, instead of our list; nltk: NLTK's list."
@@ -130,6 +134,7 @@ class Keys:
         refuse_if(self.matcher is None and self.emb, "--emb", "belongs to --matcher")
         wrong = self.matcher is None and self.drop_duplicates is not None
         refuse_if(wrong, "--drop-duplicates", "belongs to --matcher")
+        refuse_if(self.matcher is None and self.images, "--images", "belongs to --matcher")
         wrong = lists.factory != "auto" and (lists.memory, lists.recall) != (None, None)
         refuse_if(wrong, "--memory/--recall", "belongs to --factory auto")
         assert lists.goal

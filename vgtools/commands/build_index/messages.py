@@ -1,0 +1,36 @@
+"""The messages of a finished index: images left out, licences, candidates, recall."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vgtools.commands.options import note
+from vgtools.io.errors import amount
+
+
+def say(facts: dict[str, Any], listed: str, quiet: bool) -> None:
+    """Print the images left out, the candidates measured and the one chosen."""
+    if "duplicates" in facts:
+        cosine, count = facts["duplicates"].values()
+        what = f"left out: {amount(count, 'image')} of cosine {cosine:g} or more with another"
+        note("build-index", f"{what}, listed in {listed}", quiet)
+    if "licenses" in facts:
+        counts = [f"{name} {count:,}" for name, count in facts["licenses"].items()]
+        rest = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
+        note("build-index", f"licences: {', '.join(counts[:5])}{rest}", quiet)
+    if "auto" in facts:
+        for tried in facts["auto"]["tried"]:
+            size, found = f"{tried['bytes']:,} bytes", f"recall {tried['recall_at_1']:.1%}"
+            what = f"{tried['factory']} with --nprobe {tried['nprobe']}: {found}, {size}"
+            note("build-index", f"measured on {facts['auto']['sample']:,} images: {what}", quiet)
+        reached = not facts["auto"]["tried"] or any(
+            tried["recall_at_1"] >= facts["auto"]["recall"] for tried in facts["auto"]["tried"]
+        )
+        less = "" if reached else f", which falls short of --recall {facts['auto']['recall']:g}"
+        note("build-index", f"chose --factory {facts['factory']}{less}", quiet)
+    if facts["recall_at_1"] is None:
+        return
+    words = f"{facts['recall_at_1']:.1%} of the vocabulary's words"
+    lost = f"its images are {facts['relevance_lost']:.4f} less relevant in the mean"
+    probed = f" with --nprobe {facts['nprobe']}" if facts["nprobe"] else ""
+    note("build-index", f"{facts['factory']}{probed} finds the right image for {words}; {lost}")
