@@ -71,7 +71,9 @@ def _of_tar(path: str, ids: Container[str]) -> Iterator[Row]:
         stem, suffix = _split(name)
         if stem != key:
             yield from _rows(images, found, beside.row(key, found), f"{path}: {key}")
-            key, images, found = stem, [], {}
+            key = stem
+            images = []
+            found = {}
         if is_picture(name):
             images += [name] if name in ids else []
             continue

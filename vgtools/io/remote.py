@@ -234,7 +234,8 @@ def _braced(pattern: str) -> list[str]:
     if found[3] is not None:
         parts = found[3].split(",")
     else:
-        first, last = int(found[1]), int(found[2])
+        first = int(found[1])
+        last = int(found[2])
         if abs(last - first) >= _BRACED:
             why = f"names more than {_BRACED:,} files"
             raise DataError(why, pattern, code=Exit.USAGE)
@@ -243,7 +244,8 @@ def _braced(pattern: str) -> list[str]:
         padded = any(len(end) > 1 and end.startswith("0") for end in found.groups()[:2] if end)
         width = max(len(found[1]), len(found[2])) if padded else 0
         parts = [f"{number:0{width}}" for number in range(first, last + step, step)]
-    before, after = pattern[: found.start()], pattern[found.end() :]
+    before = pattern[: found.start()]
+    after = pattern[found.end() :]
     return [name for part in parts for name in _braced(f"{before}{part}{after}")]
 
 

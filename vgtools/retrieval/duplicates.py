@@ -88,7 +88,8 @@ def _near(emb: Array, others: Array, limit: float) -> Array:
 
 def _cosines(a: Array, b: Array) -> Array:
     """Return the cosines of (n, E) pairs of vectors, rounded."""
-    a, b = a.astype(np.float64), b.astype(np.float64)
+    a = a.astype(np.float64)
+    b = b.astype(np.float64)
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     cosines: Array = np.round((a * b).sum(1) / lengths, _DECIMALS)
     return cosines

@@ -283,7 +283,8 @@ def _ids(foreign: Foreign, sizes: Sequence[int]) -> list[str]:
         counts.append(len(seen) - sum(counts))
     files = foreign.embeddings
     if len(files) != len(counts):  # one list for all files
-        sizes, files = [sum(sizes)], [f"all {amount(len(files), 'file')}"]
+        sizes = [sum(sizes)]
+        files = [f"all {amount(len(files), 'file')}"]
     for file, size, ids, count in zip(files, sizes, foreign.ids, counts, strict=True):
         if size != count:
             why = f"{amount(count, 'id')} for {amount(size, 'row')} of {file}; row"

@@ -20,8 +20,8 @@ def say(facts: dict[str, Any], listed: str, quiet: bool) -> None:
         note("build-index", f"licences: {', '.join(counts[:5])}{rest}", quiet)
     if "auto" in facts:
         for tried in facts["auto"]["tried"]:
-            size, found = f"{tried['bytes']:,} bytes", f"recall {tried['recall_at_1']:.1%}"
-            what = f"{tried['factory']} with --nprobe {tried['nprobe']}: {found}, {size}"
+            found = f"recall {tried['recall_at_1']:.1%}, {tried['bytes']:,} bytes"
+            what = f"{tried['factory']} with --nprobe {tried['nprobe']}: {found}"
             note("build-index", f"measured on {facts['auto']['sample']:,} images: {what}", quiet)
         reached = not facts["auto"]["tried"] or any(
             tried["recall_at_1"] >= facts["auto"]["recall"] for tried in facts["auto"]["tried"]

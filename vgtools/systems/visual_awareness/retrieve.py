@@ -159,7 +159,8 @@ def open_bank(run: str, feats: str | Embeddings, device: str, offline: bool) -> 
         features = open_features(feats, positions=config.regions)
         embed = embed_bank(opened, features.array, features.ids, feats)
     else:
-        features, embed = feats, feats.fitting(config.dim, run)
+        features = feats
+        embed = feats.fitting(config.dim, run)
     return EmbeddedBank(
         features,
         opened.run.info.get("backbone"),
