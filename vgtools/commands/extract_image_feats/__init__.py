@@ -101,8 +101,8 @@ def extract_image_feats(
         vg extract-image-feats photos/ --pooling none --picture 400 --dtype float16 -o grid.npy
 
     Args:
-        source: Directory of images or tars, tar, '{00000..00099}.tar', table (Parquet, Arrow), image
-            jsonl, list of paths, or - for a list on stdin.
+        source: Directory of images or tars, tar, '{00000..00099}.tar', table (Parquet, Arrow),
+            image jsonl, list of paths, or - for a list on stdin.
         captions: Also write captions jsonl, from folders or tars.
     """
     places = all_of(source)
