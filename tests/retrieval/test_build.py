@@ -46,7 +46,7 @@ def test_blocks_give_the_bytes_of_faiss(
 ) -> None:
     bank = unit(1500, 12)
     monkeypatch.setattr(build, "_STEP", step)
-    monkeypatch.setattr(build, "_BLOCK", block)
+    monkeypatch.setattr(build, "BLOCK", block)
     monkeypatch.setattr(build, "_COPIED", 1000)
     data, _, shown = written(plan_of(bank, factory, unit(9, 12, 1)), tmp_path)
     monkeypatch.undo()
@@ -72,7 +72,7 @@ def test_recall_and_loss_are_those_of_a_loop(
 ) -> None:
     bank, queries = unit(600, 8), unit(80, 8, 1)
     monkeypatch.setattr(build, "_STEP", 50)
-    monkeypatch.setattr(build, "_BLOCK", 100 * 8)
+    monkeypatch.setattr(build, "BLOCK", 100 * 8)
     _, facts, _ = written(plan_of(bank, factory, queries, nprobe=3), tmp_path)
     index = make_index(bank, factory)
     index.nprobe = 3
