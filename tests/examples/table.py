@@ -78,6 +78,7 @@ TOY = {
     "LENGTH.bert6.captions='--steps 2' LENGTH.bert6.reduced='--steps 2' "
     "FINETUNE='--epochs 1 --batch-size 8 --max-length 48'",
     "worth": "ENCODER={bert} BACKBONE={resnet} SHAPE={shape} BANK=8 HOLD_OUT=4 STEPS=2 KEEP=1 "
+    "BANK_SIZES=6 TEXT_SIZES=50 PROBES=rte={glue}/RTE LIMIT=20 "
     "SENTENCES=50 SEEDS='0 1' MATCHING='--epochs 1 --hidden 8 --dim 8' RECIPE='--epochs 1' "
     "PRETRAIN='--block 32 --batch-size 8' "
     "TEACHING='--shape {tower_shape} --tokenizer builtin:clip-bpe --epochs 1 --batch-size 8'",
@@ -254,6 +255,7 @@ ROWS = (
             ("files all", "simlex999.txt|concreteness.jsonl|centroid-permuted|clusters-s"),
             ("labels", "clusters.npy|centroid.npy"),
             ("curve", "## 1 steps|centroid-permuted"),
+            ("models bank-sizes text-sizes", "bank-6/run/vokens|text-50/run/mlm"),
         )
     ),
     Row("worth", "small", "files all", "mlm|vokens.npy", files="ROWS='mlm vokens'",
