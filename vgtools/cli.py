@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from vgtools import __version__
 from vgtools.commands.topics import Command, marked
 from vgtools.io.errors import DataError, Exit, file_error, is_out_of_memory, plain
-from vgtools.io.own import remove_empty
+from vgtools.io.process import remove_empty
 from vgtools.io.remote import stay_offline
 from vgtools.io.streams import PIPES
 

@@ -29,10 +29,11 @@ PHOTOS   ?= $(firstword $(wildcard $(FLICKR)/Flicker8k_Dataset $(FLICKR)/Flickr8
 TRAIN    ?= --warm-epochs $(WARM) $(SIZE)
 RETRIEVER := $(OUT)/retriever.$(PRESET)$(LOSS:%=.%).$(WARM)$(if $(TUNED),.tuned).s$(SEED)
 
+# The paper does not say in which direction its 94.0 is; it retrieves images for texts.
 .PHONY: retrieval
 retrieval: $(RETRIEVER).score.jsonl
 	@jq -c '{index, texts, images, text_to_image, image_to_text, folds}' $<
-	@$(PYTHON) -c 'import json; from vgtools.systems.visual_awareness.reported import retrieval; print(json.dumps(retrieval()))'
+	@echo '{"source": "reported in the paper, section 4.1", "folds": {"count": 5, "images": 1000, "text_to_image": {"r10": 94.0}}}'
 
 ifeq ($(SCALE),paper)
 $(OUT)/captions.jsonl: $(KARPATHY)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.process import Lock, Progress
+from vgtools.io.own import make_folder
+from vgtools.io.process import Lock, Progress, remove_empty
 
 
 def test_a_lock_holds_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,3 +220,14 @@ def test_a_stop_that_meets_no_boundary_unwinds_by_itself(number: int, code: int)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
     assert (done.returncode, done.stdout) == (code, b"unwound\n")
     assert b"run the same command again to resume" in done.stderr
+
+
+def test_an_empty_folder_stays_while_another_command_is_about_to_write_there(
+    tmp_path: Path,
+) -> None:
+    for name in ("alone", "written", "shared"):
+        make_folder(tmp_path / name)
+    (tmp_path / "written/file").touch()
+    with Lock(tmp_path / "shared"):
+        remove_empty()
+        assert sorted(os.listdir(tmp_path)) == ["shared", "shared.lock", "written"]

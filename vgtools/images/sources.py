@@ -25,14 +25,13 @@ from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.names import file_of, is_separated, is_stream, is_table, is_unnamed, is_url
 from vgtools.io.streams import (
-    Line,
     Piece,
     holds_rows,
     open_read,
     parse_json,
-    read_jsonl,
     read_lines,
     require,
+    rows_of_table,
 )
 from vgtools.io.tables import holds_pictures, pictures, table_rows
 
@@ -375,22 +374,24 @@ def _listed(path: str) -> list[tuple[str, str]]:
     entries = []
     jsonl = False
     keys = {"image": str, "path": str}
-    lines: Iterator[tuple[int, Line]] = enumerate(read_lines(path), 1)
-    for number, line in read_jsonl(path) if is_table(path) else lines:
-        if number == 1 and isinstance(line, str):
-            jsonl = holds_rows(path, line, ("image", "path"))
-        if jsonl or isinstance(line, dict):
-            row = parse_json(line, path, number)
-            require(row, keys, path, number)
-            image, file = row["image"], row["path"]
-        else:
-            image = file = line
-        if not file:
-            raise DataError("empty line; expected one image path per line", path, number)
-        first = seen.setdefault(image, number)
-        if first != number:
-            raise DataError(f"duplicate id {image!r:.80} (first on line {first})", path, number)
-        entries.append((image, file if is_url(file) else os.path.join(base, file)))
+    # Closed here, because an error keeps its generators, and with them an open file.
+    lines: Any = rows_of_table(path) if is_table(path) else read_lines(path)
+    with contextlib.closing(lines):
+        for number, line in enumerate(lines, 1):
+            if number == 1 and isinstance(line, str):
+                jsonl = holds_rows(path, line, ("image", "path"))
+            if jsonl or isinstance(line, dict):
+                row = parse_json(line, path, number)
+                require(row, keys, path, number)
+                image, file = row["image"], row["path"]
+            else:
+                image = file = line
+            if not file:
+                raise DataError("empty line; expected one image path per line", path, number)
+            first = seen.setdefault(image, number)
+            if first != number:
+                raise DataError(f"duplicate id {image!r:.80} (first on line {first})", path, number)
+            entries.append((image, file if is_url(file) else os.path.join(base, file)))
     return entries
 
 

@@ -269,10 +269,9 @@ def make_folder(folder: Path, parents: bool = False) -> None:
             _made.append(place)
 
 
-def remove_empty() -> None:
-    """Remove the folders that `make_folder` made and nothing was written into."""
-    while _made:
-        remove_folder(_made.pop())
+def take_made() -> Path | None:
+    """Return the last folder that `make_folder` made and that was not yet taken."""
+    return _made.pop() if _made else None
 
 
 def remove_tree(folder: str | Path, names: Iterable[str] = ("*",)) -> None:

@@ -167,6 +167,18 @@ class Lock:
         self._fd = -1
 
 
+def remove_empty() -> None:
+    """Remove the folders that `own.make_folder` made and nothing was written into.
+
+    A folder that another process has locked stays: it may be about to write there.
+    """
+    while (folder := own.take_made()) is not None:
+        with contextlib.suppress(OSError, DataError):
+            if folder.is_dir() and not any(folder.iterdir()):
+                with Lock(folder):
+                    own.remove_folder(folder)
+
+
 class Stop:
     """Turn SIGTERM and Ctrl-C into a stop at the next boundary; a second signal stops at once.
 

@@ -454,7 +454,8 @@ def _separated_rows(path: str | Path) -> Iterator[Row]:
         raise DataError(f"line {error.line} of the file: {error.why}", path, row) from None
 
 
-def _rows_of(path: str | Path, start: int = 0, stop: int | None = None) -> Iterator[Row]:
+def rows_of_table(path: str | Path, start: int = 0, stop: int | None = None) -> Iterator[Row]:
+    """Yield the rows of a table, see `table_rows` and `read_quoted`."""
     return _separated_rows(path) if is_separated(path) else table_rows(path, start, stop)
 
 
@@ -477,7 +478,7 @@ def read_jsonl(
     Raises:
         DataError: invalid JSON, not an object, a missing key or a wrong type, with file and line.
     """
-    return jsonl_rows(_rows_of(path) if is_table(path) else raw_lines(path), path, keys)
+    return jsonl_rows(rows_of_table(path) if is_table(path) else raw_lines(path), path, keys)
 
 
 def jsonl_rows(
@@ -603,7 +604,7 @@ class Window:
 def _piece_lines(piece: Piece) -> Iterator[bytes | Row]:
     """Return the raw lines of a piece, or the rows of a table or of some of its shards."""
     if is_table(piece.path):
-        return _rows_of(piece.path, piece.start, piece.stop)
+        return rows_of_table(piece.path, piece.start, piece.stop)
     return _undoubted(_text_lines(piece), piece.path)
 
 
