@@ -116,8 +116,8 @@ CASES = (
     ),
     Case(
         "extract-captions",
-        "extract-image-feats in/samples.tar -b in/net --device cpu --workers 1 --captions c.jsonl"
-        " -o f.npy",
+        "extract-image-feats in/samples.tar -b in/net --device cpu --workers 1 --on-error skip"
+        " --captions c.jsonl -o f.npy",
         ("samples.tar tar",),
     ),
     Case(
