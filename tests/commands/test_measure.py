@@ -92,6 +92,17 @@ def test_kept_items_give_the_same_records_without_the_encoders(folder: Path, cap
     assert records_of([f"{one}.jsonl", f"{two}.jsonl"], capfd) == both
 
 
+def test_any_encoder_is_the_one_that_others_are_compared_with(folder: Path, capfd: Any) -> None:
+    one = write_vectors(folder, "one", ROWS)
+    two = write_vectors(folder, "two", {word: [y, x * x] for word, (x, y) in ROWS.items()})
+    args = ["--on", f"{folder}/pairs.tsv", "-o", f"{folder}/both.jsonl"]
+    expected = records_of([two, one, *args], capfd)
+    for name in (two, "two.npy"):
+        assert records_of([one, two, *args, "--against", name], capfd) == expected
+    assert records_of([f"{folder}/both.jsonl", "--against", "two.npy"], capfd) == expected
+    assert "difference" in expected[1]
+
+
 def test_classes_of_words_are_kept_by_name(folder: Path, capfd: Any) -> None:
     rng = np.random.default_rng(0)
     words = [f"{a}{b}" for a in "bdfgkl" for b in "aeiou"]
@@ -148,6 +159,7 @@ def test_encoders_in_contexts(folder: Path, capfd: Any) -> None:
         (["a.npy", "--on", "x", "--vectors", "input", "--contexts", "y"], "is not read with"),
         (["a.npy", "--on", "x/men.txt", "--on", "y/men.txt"], "two files are called men.txt"),
         (["a.npy", "--on", "x", "-o", "-"], "-o: name a file, which has a manifest"),
+        (["a.npy", "d/b.npy", "--on", "x", "--against", "c"], "is none of a.npy, b.npy"),
     ],
 )
 def test_usage(args: list[str], why: str, capfd: Any) -> None:

@@ -83,6 +83,10 @@ def measure(
     files: MeasuredFiles,
     words: WordFlags,
     ground: GroundingFlags,
+    against: Annotated[
+        str | None,
+        Value("ENCODER", "Encoder that the others are compared with.", show_default="the first"),
+    ] = None,
     samples: Samples = 10_000,
     seed: Seed = 0,
     output: Annotated[str | None, File("Also write each item's predictions (jsonl).")] = None,
@@ -110,7 +114,7 @@ def measure(
     that captions and features agree on; unbiased linear CKA; each next to permuted photos.
 
     Vectors are centred. Prints one record per file and encoder: the statistic with its 95 %
-    interval, and the difference from the first encoder with interval and p: paired, by bootstrap
+    interval, and the difference from --against with interval and p: paired, by bootstrap
     over the items that all encoders know, p_holm corrected for all differences printed. Runs
     ROW/seed-0, ROW/seed-1, … are one row, which ROW names, worth their mean: with two or more per
     row other seeds count as chance, with one p is of these very models. --grounding divides items
@@ -145,7 +149,7 @@ def measure(
     from vgtools.io.names import is_stream, manifest_path
     from vgtools.io.own import write_page
     from vgtools.measures import compare, saved
-    from vgtools.measures.evaluation import rows_of, runs_of
+    from vgtools.measures.evaluation import runs_of
     from vgtools.reports.measured import forest_page
     from vgtools.reports.tables import measure_tables, short_names, show
 
@@ -158,15 +162,31 @@ def measure(
         refuse_if(taken, "--page", f"is a name that vg uses for -o {output}; choose another")
     if are_items:
         measured, names = saved.read_items(refs)
+        rows = _rows(names, against)
     else:
         names = [run for ref in refs for run in runs_of(ref)]
+        rows = _rows(names, against)
         measured = _measure(names, files, words, ground, seed, output, runtime)
     for remark in compare.left_out(measured, names):
         note("measure", remark, runtime.quiet)
-    records = compare.compare(measured, rows_of(names), samples, seed)
+    records = compare.compare(measured, rows, samples, seed)
     if target is not None:
-        write_page(target, forest_page(records, ", ".join(short_names(rows_of(names)).values())))
+        write_page(target, forest_page(records, ", ".join(short_names(rows).values())))
     show(records, measure_tables(records), table)
+
+
+def _rows(names: Sequence[str], against: str | None) -> dict[str, list[int]]:
+    """Return the rows of encoders, see `rows_of`, the one that others are compared with first."""
+    from vgtools.measures.evaluation import rows_of
+    from vgtools.reports.tables import short_names
+
+    rows = rows_of(names)
+    if against is None:
+        return rows
+    short = short_names(rows)
+    found = [row for row in rows if against.rstrip("/") in (row, short[row])]
+    refuse_if(not found, "--against", f"is none of {', '.join(short.values())}")
+    return {found[0]: rows[found[0]]} | rows
 
 
 def _measure(
