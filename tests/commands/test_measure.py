@@ -159,7 +159,7 @@ def test_encoders_in_contexts(folder: Path, capfd: Any) -> None:
         (["a.npy", "--on", "x", "--vectors", "input", "--contexts", "y"], "is not read with"),
         (["a.npy", "--on", "x/men.txt", "--on", "y/men.txt"], "two files are called men.txt"),
         (["a.npy", "--on", "x", "-o", "-"], "-o: name a file, which has a manifest"),
-        (["a.npy", "d/b.npy", "--on", "x", "--against", "c"], "is none of a.npy, b.npy"),
+        (["a.npy", "d/b.npy", "--on", "x", "--against", "c"], "expected one of a.npy, b.npy"),
     ],
 )
 def test_usage(args: list[str], why: str, capfd: Any) -> None:

@@ -99,9 +99,13 @@ def test_every_evaluation_is_next_to_its_control(
     found = records(words, words, "--on", captions, "--feats", feats, "-o", items)
     names = [r["evaluation"].removeprefix("captions.jsonl ") for r in found[::2]]
     three = ["looks", "shared neighbours", "CKA"]
-    assert names == [name + end for name in three for end in ("", ", photos permuted")]
-    assert ["difference" in record for record in found] == [False, True, False, False] * 3
-    assert [record["items"] for record in found[4:]] == [40] * 8
+    controlled = [name + end for name in three for end in ("", ", photos permuted")]
+    assert names == [*controlled, *(f"{name} beyond permuted" for name in three)]
+    compared = [False, True, False, False] * 3 + [False, True] * 3
+    assert ["difference" in record for record in found] == compared
+    assert [record["items"] for record in found[4:12] + found[14:]] == [40] * 12
+    for own, control, beyond in zip(found[:12:4], found[2:12:4], found[12::2], strict=True):
+        assert beyond["value"] == pytest.approx(own["value"] - control["value"], abs=1e-12)
     assert records(items) == found
     save_feats(tmp_path / "feats.npy", RNG.normal(size=(40, 5)))
     other = str(tmp_path / "other.jsonl")

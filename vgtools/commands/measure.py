@@ -111,7 +111,8 @@ def measure(
 
     Captions {"image", "text"} with --feats: looks, the cosines of the mean whitened features of the
     photos of a word (10 or more) with their ridge regression; the share of a photo's 10 neighbours
-    that captions and features agree on; unbiased linear CKA; each next to permuted photos.
+    that captions and features agree on; unbiased linear CKA; each next to permuted photos, and the
+    difference: looks are mostly words that share photos, permuted or not.
 
     Vectors are centred. Prints one record per file and encoder: the statistic with its 95 %
     interval, and the difference from --against with interval and p: paired, by bootstrap
@@ -185,7 +186,7 @@ def _rows(names: Sequence[str], against: str | None) -> dict[str, list[int]]:
         return rows
     short = short_names(rows)
     found = [row for row in rows if against.rstrip("/") in (row, short[row])]
-    refuse_if(not found, "--against", f"is none of {', '.join(short.values())}")
+    refuse_if(not found, "--against", f"expected one of {', '.join(short.values())}")
     return {found[0]: rows[found[0]]} | rows
 
 

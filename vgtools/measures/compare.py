@@ -6,7 +6,8 @@ Axes: N items, E encoders, R runs of a row.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def compare(
         DataError: fewer than three items of an evaluation are known to all (65).
     """
     records = list[Record]()
-    for each in measured:
+    for each in (*measured, *_beyond(measured)):
         items = each.items
         asked = {
             name: np.stack([found for i in own if (found := each.predictions[i]) is not None])
@@ -81,6 +82,18 @@ def compare(
                 records.append({**facts, "encoder": name, **counts, **values})
     holm([record["difference"] for record in records if "difference" in record])
     return records
+
+
+def _beyond(measured: Sequence[Measured]) -> Iterator[Measured]:
+    """Yield the knowledge of photos beyond that of permuted ones, item by item."""
+    by_name = {each.items.name: each for each in measured}
+    for name, each in by_name.items():
+        control = by_name.get(f"{name}, {PERMUTED}")
+        if control is not None:
+            pairs = zip(each.predictions, control.predictions, strict=True)
+            found = [None if a is None or b is None else a - b for a, b in pairs]
+            items = replace(each.items, name=f"{name} beyond permuted")
+            yield Measured(items, found, each.grounded)
 
 
 def _groups(measured: Measured, known: Array) -> dict[str, Array]:
