@@ -166,6 +166,29 @@ def test_an_input_that_grew_between_two_runs_is_refused_with_both_hashes(tmp_pat
     assert caught.value.code == Exit.CONFIG
 
 
+@pytest.mark.parametrize("columns", ["#text=b", ""])
+def test_a_table_is_resumed_with_the_same_columns(tmp_path: Path, columns: str) -> None:
+    table = tmp_path / "in.csv"
+    table.write_text("a,b,text\n1,2,3\n1,2,3\n")
+
+    def run(source: str, stop: bool = False) -> None:
+        with Output([tmp_path / "out.txt"], {}, inputs=[source]) as out:
+            for window in read_windows(source, 1, out.state):
+                out.write("".join(window.texts()).encode())
+                out.commit({"rows": window.first, "digest": window.digest})
+                if stop:
+                    raise KeyboardInterrupt
+            out.finish(kind="copy")
+
+    with pytest.raises(KeyboardInterrupt):
+        run(f"{table}#text=a", stop=True)
+    with pytest.raises(DataError, match="read the columns text=a; --restart") as caught:
+        run(f"{table}{columns}")
+    assert caught.value.code == Exit.CONFIG
+    run(f"{table}#text=a")
+    assert (tmp_path / "out.txt").read_text() == "11"
+
+
 def test_inputs_read_before_the_output_is_opened_are_compared_from_then_on(tmp_path: Path) -> None:
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("a\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 from vgtools.io.errors import DataError, Exit, amount, name_of, storable
 from vgtools.io.files import config_difference, identity
-from vgtools.io.names import file_of
+from vgtools.io.names import file_of, split_table
 from vgtools.io.trust import stamp
 
 
@@ -70,6 +70,10 @@ class Inputs:
         for path, old, new in zip(self.paths, before["files"], self._entries, strict=True):
             if old.get("sha256") != new.get("sha256"):
                 raise _changed(path, "changed since the run that is being resumed", old, new)
+            columns = split_table(old["path"])[1]
+            if columns != split_table(path)[1]:
+                why = f"the run that is being resumed read the columns {columns or 'of all keys'}"
+                raise DataError(f"{why}; --restart starts over", path, code=Exit.CONFIG)
         difference = config_difference(before["facts"], self.facts)
         if difference:
             why = f"the input changed since the run that is being resumed: {difference}"
