@@ -143,6 +143,32 @@ def test_a_folder_is_fetched_whole(bucket: str, tmp_path: Path) -> None:
     assert (folder / "best" / "model.safetensors").read_bytes() == b"run/best/model.safetensors"
 
 
+@pytest.mark.parametrize("key", ["../../../victim", "../victim", "a/../../../../victim"])
+def test_no_name_of_a_store_leads_out_of_its_folder(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Store:
+        def isdir(self, path: str) -> bool:
+            return True
+
+        def find(self, path: str, detail: bool) -> dict[str, dict[str, int]]:
+            return {f"{path}/plan.txt": {"size": 3}, f"{path}/{key}": {"size": 3}}
+
+        def get_file(self, name: str, file: str) -> None:
+            Path(file).write_bytes(b"bad")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "_system", lambda url: (Store(), "bucket/run"))
+    (tmp_path / "cache" / "vgtools").mkdir(parents=True)
+    mine = [tmp_path / "cache" / name for name in ("victim", "vgtools/victim")]
+    for file in mine:
+        file.write_bytes(b"own")
+    with pytest.raises(DataError, match="leads out of its folder") as caught:
+        remote.fetch("s3://bucket/run")
+    assert caught.value.code == Exit.DATA
+    assert {file.read_bytes() for file in mine} == {b"own"}
+
+
 def test_a_missing_package_is_named() -> None:
     code = """if True:
         import sys

@@ -24,6 +24,7 @@ import orjson
 
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.forms import is_name
 from vgtools.io.names import file_of, is_url, split_table
 
 _AHEAD = 1 << 22  # bytes fetched beyond those that are read
@@ -357,14 +358,18 @@ def _files(system: Any, path: str) -> dict[str, Any]:
     except (FileNotFoundError, orjson.JSONDecodeError, KeyError, TypeError):
         return {path: system.info(path)}
     folder = os.path.dirname(path)
-    beside = (f"{folder}/{name}" for name in named if "/" not in name)
+    beside = (f"{folder}/{name}" for name in named if is_name(name))
     return {name: system.info(name) for name in sorted({path, manifest, *beside})}
 
 
 def _download(system: Any, path: str, found: dict[str, Any], place: Path) -> None:
     base = os.path.dirname(path)
     for name, facts in found.items():
-        file = place / os.path.relpath(name, base)
+        inner = name.removeprefix(f"{base.rstrip('/')}/")
+        # To a store `..` is a name like any; here it would lead to other files of the user's.
+        if not all(map(is_name, inner.split("/"))):
+            raise DataError("is a name that leads out of its folder", name)
+        file = place / inner
         file.parent.mkdir(parents=True, exist_ok=True)
         system.get_file(name, str(file))
         size = int(facts["size"])
