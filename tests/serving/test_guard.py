@@ -42,6 +42,7 @@ def raw(server: Server, data: bytes, seconds: float = 20) -> bytes:
         "/api/images/1.png",
         "/api/images/image001",
         "/api/images/99999999999999999999999999999999",
+        "/api/images/" + "9" * 5000,
         "/api/images/0?side=640/../../x",
         "/static/../../../../etc/passwd",
         "//etc/passwd",

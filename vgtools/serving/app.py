@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
+import sys
+import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -89,7 +92,7 @@ class Service:
             Route("/docs", self._document),
             Route("/openapi.json", self._describe),
             Route("/api/index", self._tell),
-            Route("/api/images/{row:int}", self._send),
+            Route("/api/images/{row}", self._send),
         ]
         for name in self._opened.answers:
             routes.append(Route(f"/api/{name}", self._endpoint(name), methods=["POST"]))
@@ -367,7 +370,11 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 async def _internal_error(request: Request, error: Exception) -> Response:
     if is_out_of_memory(error):
         return failure(503, f"out of memory ({plain(error):.200}); send less at a time")
-    return failure(500, f"internal error: {type(error).__name__}: {plain(error)}")
+    why = f"internal error: {type(error).__name__}: {plain(error)}"
+    print(f"vg serve: {why} (VG_TRACEBACK=1 prints where)", file=sys.stderr)
+    if os.environ.get("VG_TRACEBACK"):
+        traceback.print_exception(error)
+    return failure(500, why)
 
 
 # ---------------------------------------------------------------------------------------- openapi

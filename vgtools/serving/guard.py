@@ -88,7 +88,7 @@ class Guard:
                 await self._app(scope, receive, sent)
         except TimeoutError:
             if started:
-                raise  # the connection ends: a client sees that the answer is not whole
+                return  # the connection ends: a client sees that the answer is not whole
             why = (
                 f"took over {self._seconds} seconds; ask for less at a time, or vg serve --timeout"
             )

@@ -43,8 +43,11 @@ class _Protocol(H11Protocol):
             self._watch.cancel()
 
     def _look(self) -> None:
-        """Close a connection that waited for the same request at the last look."""
-        waits = self.conn.their_state is h11.IDLE
+        """Close a connection that waited for the same request at the last look.
+
+        Where the answer is sent, nobody reads the rest of a body, which may come for ever.
+        """
+        waits = h11.IDLE is self.conn.their_state or h11.DONE is self.conn.our_state
         if waits and (self._seen == (self.cycle,)):
             self.transport.close()
             return
@@ -119,7 +122,7 @@ def serve(app: ASGIApp, bound: socket.socket, ready: Callable[[], None]) -> None
         http=_Protocol,
         ws="none",
         log_config=None,
-        log_level="error",  # broken requests of clients are not the server's faults
+        log_level="critical",  # the application tells of its errors itself
         access_log=False,
         server_header=False,
         timeout_keep_alive=_IDLE,

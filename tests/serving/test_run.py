@@ -1,0 +1,70 @@
+"""Connections of a server with two pages of its own: who keeps one, and how it ends."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+_TOKEN = "0123456789abcdef"
+_SERVER = f"""if True:
+    import asyncio
+    from starlette.applications import Starlette
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+    from vgtools.serving import run
+    from vgtools.serving.guard import Guard
+
+    async def whole(request):
+        return Response("hi")
+
+    async def endless(request):
+        async def parts():
+            while True:
+                yield b"x"
+                await asyncio.sleep(.1)
+        return StreamingResponse(parts())
+
+    run._IDLE = 1
+    app = Starlette(routes=[Route("/", whole), Route("/endless", endless)])
+    bound = run.bind("127.0.0.1", 0)
+    ready = lambda: print(bound.getsockname()[1], flush=True)
+    run.serve(Guard(app, None, "{_TOKEN}", 64, 1), bound, ready)
+"""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Yield the port of a server, which must say nothing on stderr until it is stopped."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SERVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    yield int(process.stdout.readline())
+    process.terminate()
+    assert process.communicate(timeout=30)[1] == b""
+    assert process.returncode == 0
+
+
+def test_a_body_that_nobody_reads_does_not_keep_a_connection(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as wire:
+        wire.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        assert wire.recv(100).startswith(b"HTTP/1.1 401 ")
+        deadline = time.monotonic() + 20
+        with pytest.raises(ConnectionError):
+            while time.monotonic() < deadline:
+                wire.sendall(b"x")
+                time.sleep(0.1)
+
+
+def test_an_answer_that_takes_too_long_ends_unfinished(port: int) -> None:
+    head = f"GET /endless HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {_TOKEN}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as wire:
+        wire.sendall(head.encode())
+        found = b"".join(iter(lambda: wire.recv(1 << 16), b""))
+    assert found.startswith(b"HTTP/1.1 200 ")
+    assert not found.endswith(b"0\r\n\r\n")  # the mark of a whole answer
