@@ -122,7 +122,7 @@ def serve(app: ASGIApp, bound: socket.socket, ready: Callable[[], None]) -> None
         http=_Protocol,
         ws="none",
         log_config=None,
-        log_level="critical",  # the application tells of its errors itself
+        log_level="critical",  # the application prints its own errors
         access_log=False,
         server_header=False,
         timeout_keep_alive=_IDLE,
