@@ -175,7 +175,7 @@ def test_the_page_loads_without_errors_or_network(
             "(b => [b.x, b.y, b.width, b.height])"
             f"(document.querySelector('figure {name}').getBoundingClientRect())"
         )
-        for name in (".ring", ".edge", "use")
+        for name in (".ring", ".edge", "image")
     )
     middle = [
         (r + size / 2 - p) / whole

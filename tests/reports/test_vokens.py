@@ -220,7 +220,7 @@ def test_texts_and_ids_are_escaped_everywhere(pictures: BankPictures, tmp_path: 
     assert html.unescape(page).count("\\u202egnp") >= 2
     assert page.count("<style>") == page.count("</style>") == 2
     assert ">&#34;onmouseover=&#34;x</span>" in page
-    assert 'data-w="&#34;"' in page
+    assert '"onmouseover="x' in [part[0] for part in data_of(page)["rows"][0]["parts"]]
     assert data_of(page)["pictures"]["0"]["id"] == ids[0]
 
 
@@ -234,23 +234,28 @@ def test_tokens_lie_in_their_text_with_gaps_joints_and_words(pictures: BankPictu
     text = "un-do  it."
     tokens = [(0, 2, 0, 0.1), (3, 5, 1, 0.6), (7, 9, 2, 1.1), (9, 10, -1, 0.0)]
     found = Sentence(7, text, tuple(Token(s, e, (v,), (x,)) for s, e, v, x in tokens))
-    parts = vokens._parts(found, pictures.bank, {0: "p0", 1: "p1", 2: "p2"}, 0.1, 1.1)
-    shape = [
-        p["gap"] if "gap" in p else (p["text"], p["word"], p["flags"], p.get("bar")) for p in parts
-    ]
-    assert shape == [
-        ("un", "un-do", "", 0),
+    rest = [
+        ["un", 0, 0.1, "un-do"],
         "-",
-        ("do", "un-do", "", 5),
+        ["do", 1, 0.6, "un-do"],
         "  ",
-        ("it", "it", "", 10),
-        (".", ".", "", None),
+        ["it", 2, 1.1],
+        [".", None, None],
     ]
+    assert vokens._parts(found) == rest
+    page = vokens.page([found], pictures, "v").decode()
+    assert re.findall('<b class="q(.*?)"', page) == ["0", "5", "10"]  # in tenths of the range
     pieces = Sentence(
         1, "abcd", tuple(Token(s, e, (0,), (0.5,)) for s, e in ((0, 2), (2, 3), (2, 4)))
     )
-    flags = [p["flags"] for p in vokens._parts(pieces, pictures.bank, {0: "p0"}, 0, 1)]
-    assert flags == [" joins", " joined joins", " joined"]  # byte pieces of one character overlap
+    # Byte pieces of one character overlap; no gap is between them.
+    assert [part[0] for part in vokens._parts(pieces)] == ["ab", "c", "cd"]
+    ranked = Sentence(1, "a b", (Token(0, 1, (2, 1), (0.54321, 0.5)), Token(2, 3, (0,), (None,))))
+    assert vokens._parts(ranked) == [
+        ["a", 2, 0.5432, None, [[2, 0.5432], [1, 0.5]]],
+        " ",
+        ["b", 0, None],
+    ]
 
 
 def test_a_page_of_nothing_and_of_empty_lines_is_a_page(pictures: BankPictures) -> None:

@@ -16,7 +16,7 @@ from vgtools.images.maps import Located, read_heat
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount
 from vgtools.reports.drawing import ACCENT, GREY, INK, first_fit
-from vgtools.reports.page import data_uri, readable, render
+from vgtools.reports.page import data_uri, opening, readable, render
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
 from vgtools.reports.vokens import BankPictures, ShownBank, cell
 from vgtools.systems.visual_awareness.localisation import enlarged
@@ -85,18 +85,25 @@ _COLOURS = np.array(
 )
 
 
+def _coloured(share: Array) -> list[Array]:
+    """Return red, green, blue (0 to 255) and opacity (0 to 1) of shares of a map's range."""
+    return [np.interp(share, _SCALE, column) for column in _COLOURS.T]
+
+
+def _enlarged(located: Located, fine: int) -> Array:
+    """Return a map's shares of its range, at most `fine` and in all 512 pixels per side."""
+    rows, columns = located.shape
+    fine = max(1, min(fine, 512 // max(rows, columns)))
+    return _shares(enlarged(located.heat.reshape(rows, columns), columns * fine, rows * fine))
+
+
 def overlay(located: Located) -> Image:
     """Return a map as a picture with transparency, for the part of the photo that it covers."""
     from PIL import Image
 
-    rows, columns = located.shape
-    # Large maps get fewer pixels per cell, so that a page with many of them stays small.
-    fine = max(1, min(_FINE, 512 // max(rows, columns)))
-    heat = enlarged(located.heat.reshape(rows, columns), columns * fine, rows * fine)
-    share = _shares(heat)
-    channels = [np.interp(share, _SCALE, column) for column in _COLOURS.T]
-    channels[3] = channels[3] * 255
-    pixels: Image.Image = Image.fromarray(np.stack(channels, 2).round().astype(np.uint8), "RGBA")
+    *colours, opacity = _coloured(_enlarged(located, _FINE))
+    channels = np.stack([*colours, 255 * opacity], 2)
+    pixels: Image.Image = Image.fromarray(channels.round().astype(np.uint8), "RGBA")
     return pixels
 
 
@@ -119,7 +126,7 @@ def _corners(found: LocatedQuery, width: float, height: float) -> list[tuple[flo
 
 # --------------------------------------------------------------------------------------------- page
 
-_SIDE = 360  # px of a photo on the page
+_PER_CELL = 3  # pixels of a map per cell; the browser smooths and colours it
 
 
 def page(
@@ -130,10 +137,10 @@ def page(
     more: bool = False,
     credit: str = "",
 ) -> bytes:
-    """Return one HTML page: the photos of queries with their heat, each photo in it once.
+    """Return one HTML page: photos with the heat of all their queries, each photo in it once.
 
     Args:
-        found: queries; consecutive ones of one text and photo are shown together.
+        found: queries; all queries of a photo are shown together, by their texts.
         pictures: their photos, in one entry; missing photos are shown as placeholders.
         title: their title, for example the file's name.
         more: the file holds more than these.
@@ -142,62 +149,83 @@ def page(
     Source: Zhang et al. 2019 (Visual awareness), figure 4.
     """
     place = pictures[0]
-    photos = [_photo(place, row) for row in range(len(place.bank.ids))]
+    many = len(place.bank.ids)
+    side = 360 if many <= 400 else 240 if many <= 1000 else 160
+    photos = [_photo(place, row, side) for row in range(many)]
     number = {name: row for row, name in enumerate(place.bank.ids)}
-    groups = groupby(found, lambda each: (each.image, each.located.query.text))
-    articles = [_article(list(group), photos, number) for _, group in groups]
+    of_photo = dict[int, list[LocatedQuery]]()
+    for each in found:
+        of_photo.setdefault(number[each.image], []).append(each)
+    rows = [_row(group, row, photos[row]) for row, group in of_photo.items()]
     counts = [amount(len(found), "query", "queries"), amount(len(photos), "picture")]
     judged = [each.hit for each in found if each.hit is not None]
     if judged:
         counts.append(f"{sum(judged):,} of {len(judged):,} points are inside a box")
+    first = opening(2 * len(group) for group in of_photo.values())
+    start = {row["photo"] for row in rows[:first]}
     return render(
         "located",
         title,
-        None,
-        shared=["rows"],
+        {
+            "rows": rows,
+            # The page has the photos of its first rows already.
+            "photos": [
+                photo | {"uri": ""} if row in start else photo for row, photo in enumerate(photos)
+            ],
+        },
+        shared=["rows", "gallery"],
         credit=credit,
         more=more,
         counts=", ".join(counts),
         boxed=any(each.located.query.boxes for each in found),
-        photos=[photo for photo in photos if photo["uri"]],
-        articles=articles,
+        channels=_channels(),
+        photos=photos,
+        first=rows[:first],
+        total=len(rows),
     )
 
 
-def _photo(place: BankPictures, row: int) -> dict[str, Any]:
+def _channels() -> dict[str, str]:
+    """Return the colours of a map as tables of an SVG filter: channel R, G, B, A to values."""
+    # Steps of 0.05 meet every place where the colours turn.
+    *colours, opacity = _coloured(np.linspace(0, 1, 21))
+    values = [*(colour / 255 for colour in colours), opacity]
+    return {
+        name: " ".join(f"{value:.4g}" for value in column)
+        for name, column in zip("RGBA", values, strict=True)
+    }
+
+
+def _photo(place: BankPictures, row: int, side: int) -> dict[str, Any]:
     """Return the values of a photo for the page."""
-    small = place.image(row, _SIDE)
+    small = place.image(row, side)
     uri = gone = ""
     size = (320, 240)
     if small is None:
         gone = readable(place.missing[row])
     else:
         uri = data_uri(small, "WEBP", quality=78, method=2)
-        size = small.size
+        # Photos are shown at one size, however many pixels they have.
+        size = (
+            round(360 * small.width / max(small.size)),
+            round(360 * small.height / max(small.size)),
+        )
     name = readable(place.bank.ids[row])
-    return {
-        "key": f"p{row}",
-        "id": name,
-        "uri": uri,
-        "gone": gone,
-        "width": size[0],
-        "height": size[1],
-    }
+    return {"id": name, "uri": uri, "gone": gone, "width": size[0], "height": size[1]}
 
 
-def _article(
-    group: Sequence[LocatedQuery], photos: Sequence[dict[str, Any]], number: dict[str, int]
-) -> dict[str, Any]:
-    """Return the values of the queries of one text and photo for the page."""
-    first = group[0]
-    photo = photos[number[first.image]]
-    spanned = any(each.located.query.span for each in group)
-    return {
-        "line": first.line,
-        "text": readable(first.located.query.text) if spanned else "",
-        "photo": photo,
-        "tiles": [_tile(each, photo) for each in group],
-    }
+def _row(group: Sequence[LocatedQuery], row: int, photo: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the queries of one photo for the page.
+
+    Phrases have their text above their tiles.
+    """
+    spanned = {each.located.query.text for each in group if each.located.query.span}
+    texts = dict[str, list[dict[str, Any]]]()
+    for each in group:
+        text = each.located.query.text
+        texts.setdefault(text if text in spanned else "", []).append(_tile(each, photo))
+    groups = [{"text": readable(text), "tiles": tiles} for text, tiles in texts.items()]
+    return {"line": group[0].line, "photo": row, "groups": groups}
 
 
 def _tile(found: LocatedQuery, photo: dict[str, Any]) -> dict[str, Any]:
@@ -210,20 +238,27 @@ def _tile(found: LocatedQuery, photo: dict[str, Any]) -> dict[str, Any]:
     heat = None
     if len(located.heat):
         place = (x1 * width, y1 * height, (x2 - x1) * width, (y2 - y1) * height)
-        heat = {"uri": data_uri(overlay(located), "PNG"), "place": [round(v, 2) for v in place]}
+        heat = {"uri": _grey(located), "place": [round(v, 1) for v in place]}
     told = [readable(found.sought), photo["id"]]
     if point is not None:
         told.append(f"hottest {point[0]:.0%} from the left, {point[1]:.0%} from the top")
     return {
-        "line": found.line,
         "sought": readable(found.sought),
         "heat": heat,
-        "boxes": [[round(v, 2) for v in box] for box in _corners(found, width, height)],
-        "point": point and [round(point[0] * width, 2), round(point[1] * height, 2)],
+        "boxes": [[round(v, 1) for v in box] for box in _corners(found, width, height)],
+        "point": point and [round(point[0] * width, 1), round(point[1] * height, 1)],
         "verdict": found.verdict,
         "hit": found.hit,
         "title": ", ".join(filter(None, [*told, found.verdict])),
     }
+
+
+def _grey(located: Located) -> str:
+    """Return a map as a small grey picture, which a filter of the page colours."""
+    from PIL import Image
+
+    levels = (255 * _enlarged(located, _PER_CELL)).round().astype(np.uint8)
+    return data_uri(Image.fromarray(levels, "L"), "PNG")
 
 
 # -------------------------------------------------------------------------------------------- sheet

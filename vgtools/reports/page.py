@@ -12,9 +12,11 @@ import hashlib
 import os
 import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +84,7 @@ def render(
     Args:
         name: name of the files in `assets/`.
         data: input of the script, as JSON.
-        shared: further files in `assets/`, before its own: `rows` for pages that list rows.
+        shared: further files in `assets/`, before its own: `rows` and `gallery` for pages of rows.
         styles: further style sheets, made for this page.
         **values: values for the template; it escapes text, but `readable` is the caller's.
 
@@ -113,6 +115,23 @@ def render(
         **values,
     )
     return page.encode()
+
+
+_WHOLE = 6000  # tiles; as in `assets/gallery.js`, which draws a page of fewer tiles whole
+_SCREEN = 400
+
+
+def opening(tiles: Iterable[int]) -> int:
+    """Return how many rows are HTML from the start: they need no script.
+
+    They are all rows, or if these are many, some screens full.
+
+    Args:
+        tiles: tiles of each row.
+    """
+    ends = list(accumulate(4 + count for count in tiles))
+    fit = bisect(ends, _WHOLE if ends and ends[-1] <= _WHOLE else _SCREEN)
+    return max(fit, min(1, len(ends)))
 
 
 # ----------------------------------------------------------------------------------------- pictures

@@ -8,7 +8,7 @@ Source: Sileo 2021 (Grounding strategies), figure 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from vgtools.io.errors import DataError, amount
 from vgtools.io.names import bare
 from vgtools.reports.drawing import GREY, INK, first_fit, fonts
-from vgtools.reports.page import readable, render
+from vgtools.reports.page import opening, readable, render
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
 from vgtools.reports.vokens import BankPictures, ShownBank, Thumbnails, cell
 from vgtools.text.retrieved import read_retrieved
@@ -145,33 +145,42 @@ def page(
     used = [used_rows(texts, number) for number in range(len(sources))]
     total = sum(map(len, used))
     # Pages of many pictures show them smaller, so that a page stays some megabytes.
-    side = 320 if total <= 400 else 240 if total <= 1000 else 160
-    thumbnails = Thumbnails(side)
-    looks = dict[tuple[int, int], str]()
-    shown = dict[str, dict[str, str]]()
-    for number, (place, rows) in enumerate(zip(pictures, used, strict=True)):
-        for row in rows:
-            name = f"p{number}-{row}"
-            looks[number, row], shown[name] = thumbnails.add(name, place, row)
+    thumbnails = Thumbnails(320 if total <= 400 else 240 if total <= 1000 else 128)
+    shown = {
+        f"p{number}-{row}": thumbnails.add(f"p{number}-{row}", place, row)
+        for number, (place, rows) in enumerate(zip(pictures, used, strict=True))
+        for row in rows
+    }
     counts = [amount(len(texts), "text"), amount(len(thumbnails), "picture")]
     bare = sum(not hits.images for text in texts for hits in text.hits)
     if bare:
         counts.append(f"{amount(bare, 'row')} without images")
     widest = max((len(h.images) for text in texts for h in text.hits), default=0)
-    articles = [_article(text, sources, pictures, looks) for text in texts]
+    rows = [_row(text, pictures) for text in texts]
+    first = opening(sum(len(hits.images) for hits in text.hits) for text in texts)
+    start = [
+        f"p{number}-{row}"
+        for number in range(len(sources))
+        for row in used_rows(texts[:first], number)
+    ]
+    css, late = thumbnails.split(start)
+    names = [readable(source.name) for source in sources]
     return render(
         "retrieved",
         title,
-        {"pictures": shown},
-        shared=["rows"],
-        styles=[thumbnails.css],
+        {"pictures": shown, "late": late, "names": names, "rows": rows},
+        shared=["rows", "gallery"],
+        styles=[css],
         credit=credit,
         more=more,
         counts=", ".join(counts),
         facts=_facts(sources, pictures),
         wide=widest > 4,
-        framed=any(image["own"] for a in articles for row in a["rows"] for image in row["images"]),
-        texts=articles,
+        framed=any(len(image) > 2 for row in rows for images in row["sets"] for image in images),
+        names=names,
+        pictures=shown,
+        first=rows[:first],
+        total=len(rows),
     )
 
 
@@ -189,32 +198,19 @@ def _facts(
     return facts
 
 
-def _article(
-    text: RetrievedText,
-    sources: Sequence[RetrievedFile],
-    pictures: Sequence[BankPictures],
-    looks: Mapping[tuple[int, int], str],
-) -> dict[str, Any]:
-    """Return the values of one text for the page."""
-    rows = list[dict[str, Any]]()
-    for number, (source, hits) in enumerate(zip(sources, text.hits, strict=True)):
-        bank = pictures[number].bank
-        images = list[dict[str, Any]]()
-        for rank, (row, score) in enumerate(zip(hits.images, _scores(hits), strict=True), 1):
-            name = readable(bank.ids[row])
-            own = bank.ids[row] == text.own
-            told = [f"{rank}. {name}", score, "the text's own image" if own else ""]
-            images.append(
-                {
-                    "key": f"p{number}-{row}",
-                    "look": looks[number, row],
-                    "score": score,
-                    "own": own,
-                    "title": ", ".join(filter(None, told)),
-                }
-            )
-        rows.append({"name": readable(source.name) if len(sources) > 1 else "", "images": images})
-    return {"line": text.line, "text": readable(text.text), "rows": rows}
+def _row(text: RetrievedText, pictures: Sequence[BankPictures]) -> dict[str, Any]:
+    """Return the values of one text for the page.
+
+    An image is its row of the bank and its score, then 1 if it is the text's own.
+    """
+    sets = [
+        [
+            [row, score, *([1] if place.bank.ids[row] == text.own else [])]
+            for row, score in zip(hits.images, _scores(hits), strict=True)
+        ]
+        for place, hits in zip(pictures, text.hits, strict=True)
+    ]
+    return {"line": text.line, "text": readable(text.text), "sets": sets}
 
 
 # -------------------------------------------------------------------------------------------- sheet

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +23,7 @@ from vgtools.io.artifact import manifest_beside, read_ids, read_made, read_manif
 from vgtools.io.errors import DataError, Exit, amount, plain
 from vgtools.io.files import sha256_file
 from vgtools.reports.drawing import GREY, INK, first_fit
-from vgtools.reports.page import ImageFile, image_uri, readable, render, thumbnail
+from vgtools.reports.page import ImageFile, image_uri, opening, readable, render, thumbnail
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
 from vgtools.text.tokens import WORD
 from vgtools.text.vokens import bank_of, check_rows, hashes_of, is_packed
@@ -223,7 +223,7 @@ class BankPictures:
 
 
 class Thumbnails:
-    """The pictures of a page as classes of one style sheet; equal pictures share one image.
+    """The pictures of a page as classes of a style sheet; equal pictures share one image.
 
     Args:
         side: most pixels of a side.
@@ -231,28 +231,32 @@ class Thumbnails:
 
     def __init__(self, side: int) -> None:
         self._side = side
-        self._selectors = dict[str, list[str]]()  # picture -> classes
+        self._names = dict[str, list[str]]()  # picture -> its classes
 
     def __len__(self) -> int:
-        return len(self._selectors)
+        return len(self._names)
 
-    @property
-    def css(self) -> str:
-        """The style sheet."""
-        return "".join(
-            f"{','.join(names)}{{background-image:url({uri})}}\n"
-            for uri, names in self._selectors.items()
-        )
-
-    def add(self, name: str, pictures: BankPictures, row: int) -> tuple[str, dict[str, str]]:
-        """Add a picture under the class `name`; return the classes of its tiles, and its facts."""
+    def add(self, name: str, pictures: BankPictures, row: int) -> dict[str, str]:
+        """Add a picture under the class `name`; return its facts, `look` the classes of tiles."""
         uri = pictures.uri(row, self._side)
-        image = pictures.bank.ids[row]
-        facts = {"id": readable(image), "name": readable(pictures.name(row))}
+        facts = {"id": readable(pictures.bank.ids[row]), "name": readable(pictures.name(row))}
         if uri is None:
-            return "gone", facts | {"gone": readable(pictures.missing[row])}
-        self._selectors.setdefault(uri, []).append(f".{name}")
-        return f"{name} art" if uri.startswith("data:image/svg") else name, facts
+            return facts | {"look": "gone", "gone": readable(pictures.missing[row])}
+        self._names.setdefault(uri, []).append(name)
+        return facts | {"look": f"{name} art" if uri.startswith("data:image/svg") else name}
+
+    def split(self, first: Collection[str]) -> tuple[str, list[list[str]]]:
+        """Return a style sheet of the pictures of some classes, and the others with theirs."""
+        wanted = frozenset(first)
+        css = ""
+        late = list[list[str]]()
+        for uri, names in self._names.items():
+            if wanted.isdisjoint(names):
+                late.append([f"url({uri})", *names])
+            else:
+                selectors = ",".join(f".{name}" for name in names)
+                css += f"{selectors}{{background-image:url({uri})}}\n"
+        return css, late
 
 
 def used_rows(sentences: Iterable[Sentence], ranks: int | None = None) -> Counter[int]:
@@ -277,24 +281,20 @@ def page(
         pictures: pictures of every voken in them; a missing picture is shown as a placeholder.
 
     Returns:
-        UTF-8. Large pages hold smaller thumbnails (256, 160 or 112 px), so that thousands of
-        pictures stay some megabytes.
+        UTF-8. Large pages hold smaller thumbnails (256 to 88 px), so that thousands of pictures
+        stay some megabytes; their script draws the rows that are seen.
 
     Source: Tan & Bansal 2020 (Vokenization), figure 4.
     """
     bank = pictures.bank
     used = used_rows(sentences)
     best = used_rows(sentences, 1)
-    side = 256 if len(used) <= 600 else 160 if len(used) <= 2000 else 112
-    thumbnails = Thumbnails(side)
-    looks = dict[int, str]()
-    shown = dict[str, dict[str, str]]()
-    for row in sorted(used):
-        looks[row], entry = thumbnails.add(f"p{row}", pictures, row)
-        shown[str(row)] = entry | {"look": looks[row]}
+    many = len(used)
+    thumbnails = Thumbnails(256 if many <= 600 else 160 if many <= 2000 else 88)
+    shown = {str(row): thumbnails.add(f"p{row}", pictures, row) for row in sorted(used)}
     facts = bank.facts()
     # Scores are rounded as the tokens show them, so that the slider ends at the best token's score.
-    scores = [float(_number(t.score)) for s in sentences for t in s.tokens if t.score is not None]
+    scores = [_number(t.score) for s in sentences for t in s.tokens if t.score is not None]
     low, high = min(scores, default=0.0), max(scores, default=0.0)
     if scores:
         facts.append(("Relevance, the line under a picture", f"{low:.2f} to {high:.2f}"))
@@ -307,91 +307,79 @@ def page(
         *([f"{amount(bare, 'token')} without"] if bare else []),
     ]
     top = best.most_common(24) if len(best) > 1 else []
-    digits = 2 if high - low >= 0.2 else 3
+    rows = [{"line": s.line, "parts": _parts(s)} for s in sentences]
+    first = opening(len(sentence.tokens) for sentence in sentences)
+    css, late = thumbnails.split(
+        [f"p{row}" for row in used_rows(sentences[:first]) + Counter(dict(top))]
+    )
     return render(
         "show",
         title,
-        {"pictures": shown, "low": low, "high": high, "digits": digits},
-        shared=["rows"],
-        styles=[thumbnails.css],
+        {
+            "pictures": shown,
+            "late": late,
+            "low": low,
+            "high": high,
+            "digits": 2 if high - low >= 0.2 else 3,
+            "rows": rows,
+        },
+        shared=["rows", "gallery"],
+        styles=[css],
         credit=credit,
         more=more,
         counts=", ".join(counts),
         facts=facts,
-        top=[{"image": readable(bank.ids[r]), "look": looks[r], "count": n} for r, n in top],
-        sentences=[{"line": s.line, "parts": _parts(s, bank, looks, low, high)} for s in sentences],
+        top=[(shown[str(row)], count) for row, count in top],
+        first=rows[:first],
+        total=len(rows),
+        pictures=shown,
+        low=low,
+        span=high - low,
     )
 
 
-def _number(score: float | None) -> str:
-    return "" if score is None else f"{score:.4g}"
+def _number(score: float) -> float:
+    return float(f"{score:.4g}")
 
 
-def _parts(
-    sentence: Sentence, bank: ShownBank, looks: Mapping[int, str], low: float, high: float
-) -> list[dict[str, Any]]:
-    """Lay a sentence out: the gaps between tokens as they are, each token with its tile."""
+def _parts(sentence: Sentence) -> list[Any]:
+    """Lay a sentence out: gaps between tokens as they are, tokens as lists.
+
+    A token is its text; its voken and relevance, or None; then, if they differ, the word that it
+    is part of, or None, and all its vokens with their relevance, if it has several.
+    """
     text = sentence.text
-    parts = list[dict[str, Any]]()
+    parts = list[Any]()
     done = 0
     words = [match.span() for match in WORD.finditer(text)] or [(0, 0)]
     word = 0
-    for number, token in enumerate(sentence.tokens):
+    for token in sentence.tokens:
         if token.start > done:
-            parts.append({"gap": readable(text[done : token.start])})
+            parts.append(readable(text[done : token.start]))
         done = max(done, token.end)
         # Tokens and words both rise, so a single pass finds the word of each token.
         while word + 1 < len(words) and words[word][1] <= token.start:
             word += 1
         start, end = words[word]
-        inside = start <= token.start < end
         shown = readable(text[token.start : token.end])
-        part: dict[str, Any] = {
-            "text": shown if shown.strip() else "␣" if shown else "·",
-            "word": readable(text[start:end]) if inside else shown,
-            "row": None,
-            "flags": "",
-        }
-        if token.voken >= 0:
-            part |= _tile(token, shown, bank, looks, low, high)
-            part["flags"] = _flags(sentence.tokens, number)
+        whole = readable(text[start:end]) if start <= token.start < end else shown
+        ranks = [
+            [voken, None if score is None else _number(score)]
+            for voken, score in zip(token.vokens, token.scores, strict=True)
+            if voken >= 0
+        ]
+        part = [
+            shown if shown.strip() else "␣" if shown else "·",
+            *(ranks[0] if token.voken >= 0 else [None, None]),
+            whole if whole != shown else None,
+            ranks if len(ranks) > 1 else None,
+        ]
+        while len(part) > 3 and part[-1] is None:
+            part.pop()
         parts.append(part)
     if done < len(text):
-        parts.append({"gap": readable(text[done:])})
+        parts.append(readable(text[done:]))
     return parts
-
-
-def _tile(
-    token: Token, shown: str, bank: ShownBank, looks: Mapping[int, str], low: float, high: float
-) -> dict[str, Any]:
-    """Return the values of the tile of a token with a voken; `bar` is its relevance in tenths."""
-    score = token.score
-    number = _number(score)
-    bar: int | str = "x"
-    if score is not None:
-        bar = round(10 * (score - low) / (high - low)) if high > low else 10
-    ranks = zip(token.vokens, token.scores, strict=True)
-    others = [f"{voken}:{_number(value)}" for voken, value in ranks if voken >= 0]
-    image = readable(bank.ids[token.voken])
-    return {
-        "row": token.voken,
-        "look": looks[token.voken],
-        "bar": bar,
-        "score": number,
-        "others": " ".join(others) if len(others) > 1 else "",
-        "title": f"{shown}: {image}" + (f", relevance {number}" if number else ""),
-    }
-
-
-def _flags(tokens: Sequence[Token], number: int) -> str:
-    """Return the classes of a tile that touches the tile of the token before or after it."""
-    flags = ""
-    token = tokens[number]
-    if number and tokens[number - 1].voken >= 0 and token.start <= tokens[number - 1].end:
-        flags += " joined"
-    if number + 1 < len(tokens) and tokens[number + 1].voken >= 0:
-        flags += " joins" if tokens[number + 1].start <= token.end else ""
-    return flags
 
 
 # -------------------------------------------------------------------------------------------- sheet

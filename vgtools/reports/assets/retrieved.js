@@ -1,71 +1,78 @@
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const [find, said, card, nothing] = ["find", "said", "card", "nothing"].map(id => document.getElementById(id));
-  const articles = [...document.querySelectorAll("article")].map(el => ({
-    el, text: el.querySelector(".s").textContent.toLowerCase(),
-    pictures: [...el.querySelectorAll(".pic")].map(b => {
-      const picture = data.pictures[b.dataset.p];
-      return {el: b, id: (picture.id + " " + picture.name).toLowerCase()};
-    })}));
-  const all = articles.flatMap(a => a.pictures.map(p => p.el));
+  const {rows, pictures, names} = data, card = document.getElementById("card");
+  // A row has one set of images per strategy; an image is its row of the bank, its score, and 1 if it is the text's own.
+  const texts = rows.map(row => row.text.toLowerCase());
+  const ids = Object.entries(pictures).map(([key, {id, name}]) => [key, `${id} ${name}`.toLowerCase()]);
+  let sought = "", found = new Set(), hits = 0, shownRows = 0;
+  function match(wanted) {
+    sought = wanted; hits = 0;
+    found = new Set(wanted === "" ? [] : ids.filter(([, id]) => id.includes(wanted)).map(([key]) => key));
+    const shown = [];
+    rows.forEach(({sets}, row) => {
+      let own = 0;
+      if (found.size) sets.forEach((images, set) => { for (const [image] of images) own += found.has(`p${set}-${image}`); });
+      if (own || texts[row].includes(wanted)) shown.push(row);
+      hits += own;
+    });
+    shownRows = shown.length;
+    return shown;
+  }
+  const summary = wanted => wanted === "" ? "" : count(shownRows, "text") + (hits ? ", " + count(hits, "picture") : "");
 
-  function apply() {
-    const sought = find.value.trim().toLowerCase();
-    let texts = 0, hits = 0;
-    for (const a of articles) {
-      const inText = a.text.includes(sought);
-      let any = inText;
-      for (const p of a.pictures) {
-        const hit = sought !== "" && p.id.includes(sought);
-        p.el.classList.toggle("off", sought !== "" && !inText && !hit);
-        if (hit) { any = true; hits++; }
-      }
-      a.el.hidden = !any;
-      if (any) texts++;
-    }
-    nothing.hidden = texts > 0 || articles.length === 0;
-    const count = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
-    said.textContent = sought === "" ? "" : `${count(texts, "text")}${hits ? ", " + count(hits, "picture") : ""}`;
+  function draw(row, article) {
+    const {text, sets} = rows[row], line = article.appendChild(node("p", text.trim() ? "s" : "s empty", text.trim() ? text : "an empty line"));
+    line.dir = "auto";
+    const dim = sought !== "" && !texts[row].includes(sought), box = article.appendChild(node("div", "sets"));
+    sets.forEach((images, set) => {
+      const section = box.appendChild(node("section", "set"));
+      if (names.length > 1) section.append(node("h2", "", names[set]));
+      if (images.length === 0) { section.append(node("p", "none", "no images")); return; }
+      section.append(node("ol"));
+      images.forEach(([image, score, own], rank) => {
+        const key = `p${set}-${image}`, item = section.lastChild.appendChild(node("li", own ? "own" : "")), button = node("button", look(pictures[key]));
+        button.type = "button"; button.dataset.p = key;
+        button.classList.toggle("off", dim && !found.has(key));
+        button.title = [`${rank + 1}. ${pictures[key].id}`, score, own ? "the text's own image" : ""].filter(Boolean).join(", ");
+        button.setAttribute("aria-label", button.title);
+        item.append(button, node("span", "", score));
+      });
+    });
   }
 
   let shown = null;
   function close() { if (shown) shown.classList.remove("on"); shown = null; card.hidden = true; }
+  function shut() { const back = shown; close(); back.focus({preventScroll: true}); }
   function open(button) {
     close();
     shown = button; button.classList.add("on");
-    const picture = data.pictures[button.dataset.p];
-    const look = button.className.replace(/\b(on|off)\b/g, "");
-    const acts = node("div", "acts"), same = node("button", "", "All with this picture"), shut = node("button", "", "Close");
-    same.type = shut.type = "button";
-    same.onclick = () => { find.value = picture.id; close(); apply(); window.scrollTo({top: document.querySelector(".bar").offsetTop}); };
-    shut.onclick = () => { const back = shown; close(); back.focus({preventScroll: true}); };
-    acts.append(same, shut);
-    card.replaceChildren(node("div", look + " big"), node("p", "id", button.title), ...(picture.name ? [node("p", "", picture.name)] : []),
+    const picture = pictures[button.dataset.p];
+    const acts = node("div", "acts"), same = node("button", "", "All with this picture"), end = node("button", "", "Close");
+    same.type = end.type = "button";
+    same.onclick = () => page.search(picture.id);
+    end.onclick = shut;
+    acts.append(same, end);
+    card.replaceChildren(node("div", look(picture) + " big"), node("p", "id", button.title), ...(picture.name ? [node("p", "", picture.name)] : []),
                          ...(picture.gone ? [node("p", "", "No picture: " + picture.gone)] : []), acts);
     card.setAttribute("aria-label", button.title);
     card.hidden = false;
     place();
   }
-  function place() { placeBeside(card, shown); }
+  function place() { if (shown && shown.isConnected) placeBeside(card, shown); else close(); }
   document.addEventListener("click", e => {
     const button = e.target.closest("button.pic");
     if (button) { if (shown === button) close(); else open(button); }
     else if (!card.contains(e.target)) close();
   });
-  document.addEventListener("scroll", () => { if (shown) place(); }, {passive: true});
-  window.addEventListener("resize", () => { if (shown) place(); });
+  document.addEventListener("scroll", place, {passive: true});
+  window.addEventListener("resize", place);
   document.addEventListener("keydown", e => {
-    if (e.key === "Escape" && shown) { const back = shown; close(); back.focus({preventScroll: true}); return; }
-    if (e.key === "/" && document.activeElement !== find) { e.preventDefault(); find.focus(); return; }
-    const step = {ArrowRight: 1, ArrowLeft: -1}[e.key], at = all.indexOf(document.activeElement);
-    if (!step || at < 0) return;
-    const seen = all.filter(b => !b.closest("article").hidden), next = seen[seen.indexOf(all[at]) + step];
+    if (e.key === "Escape" && shown) { shut(); return; }
+    const all = [...page.here.querySelectorAll("button.pic")], at = all.indexOf(document.activeElement);
+    const next = at < 0 ? null : all[at + ({ArrowRight: 1, ArrowLeft: -1}[e.key] ?? NaN)];
     if (!next) return;
     e.preventDefault();
     next.focus({preventScroll: true}); next.scrollIntoView({block: "nearest"});
     if (shown) open(next);
   });
-  find.addEventListener("input", () => { close(); apply(); });
-  document.querySelector(".bar").addEventListener("submit", e => e.preventDefault());
-  document.querySelector(".bar").hidden = false;
+  const page = gallery({match, summary, draw, close, size: row => 4 + rows[row].sets.reduce((n, images) => n + images.length, 0)});
 })();

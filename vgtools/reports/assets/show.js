@@ -1,67 +1,106 @@
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const [find, score, from, said, card, nothing] = ["find", "score", "from", "said", "card", "nothing"].map(id => document.getElementById(id));
-  const fixed = value => Number(value).toFixed(data.digits);
-  const look = row => "pic " + data.pictures[row].look;
+  const {rows, pictures, low, high} = data, flat = low === high;
+  const [score, from, card] = ["score", "from", "card"].map(id => document.getElementById(id));
+  const fixed = value => value.toFixed(data.digits);
 
-  // The tokens that can be found and dimmed are read off the page once.
-  const articles = [...document.querySelectorAll("article")].map(el => ({el, tokens: [...el.querySelectorAll(".t")].map(t => {
-    const row = t.dataset.v, id = row === undefined ? "" : data.pictures[row].id + " " + data.pictures[row].name;
-    if (t.title) { t.setAttribute("aria-label", t.title); t.removeAttribute("title"); }  // The card shows more.
-    return {el: t, row, text: t.textContent.toLowerCase(), word: t.dataset.w.toLowerCase(), id: id.toLowerCase(), score: parseFloat(t.dataset.s)};
-  })}));
-  const pictured = articles.flatMap(a => a.tokens.filter(t => t.row !== undefined));
-  for (const a of articles) { const first = a.tokens.find(t => t.row !== undefined); if (first) first.el.tabIndex = 0; }
-
-  function apply() {
-    const wanted = find.value.trim().toLowerCase(), least = Number(score.value), all = score.value === score.min;
-    let hits = 0, sentences = 0, dimmed = 0;
-    for (const a of articles) {
-      let any = false;
-      for (const t of a.tokens) {
-        const hit = wanted !== "" && (t.text.includes(wanted) || t.word.includes(wanted) || t.id.includes(wanted));
-        const low = !all && t.score < least;
-        t.el.classList.toggle("hit", hit);
-        t.el.classList.toggle("off", wanted !== "" && !hit);
-        t.el.classList.toggle("low", low);
-        if (hit) { any = true; hits++; }
-        if (low) dimmed++;
-      }
-      a.el.hidden = wanted !== "" && !any;
-      if (any) sentences++;
+  // A part of a row is a gap, or a token: text, voken, score, word if it is another, all vokens if there are several. Find compares
+  // each different text once per key, and then looks up the text, the word and the picture of each token.
+  const tokens = rows.map(row => row.parts.filter(part => typeof part !== "string"));
+  const starts = [0];
+  for (const row of tokens) starts.push(starts.at(-1) + row.length);
+  const scores = Float64Array.from(tokens.flat(), token => token[2] ?? NaN);
+  const pictured = tokens.flat().filter(token => token[1] !== null).length;
+  const hit = new Uint8Array(scores.length), hits = new Uint32Array(rows.length);
+  let terms = null, keys = null, sought = false;
+  function prepare() {
+    if (terms) return;
+    const known = new Map();
+    const key = text => { if (!known.has(text)) known.set(text, known.size); return known.get(text); };
+    const named = Object.fromEntries(Object.entries(pictures).map(([row, {id, name}]) => [row, key(`${id} ${name}`)]));
+    keys = Uint32Array.from(tokens.flat().flatMap(([text, voken, , word]) => [key(text), key(word ?? text), named[voken] ?? key(text)]));
+    terms = [...known.keys()].map(text => text.toLowerCase());
+  }
+  function match(wanted) {
+    sought = wanted !== "";
+    if (!sought) return [...rows.keys()];
+    prepare();
+    const has = Uint8Array.from(terms, text => text.includes(wanted));
+    for (let row = 0, i = 0; row < rows.length; row++) {
+      hits[row] = 0;
+      for (; i < starts[row + 1]; i++) hits[row] += hit[i] = has[keys[3 * i]] | has[keys[3 * i + 1]] | has[keys[3 * i + 2]];
     }
-    nothing.hidden = wanted === "" || hits > 0;
-    from.value = data.low === data.high ? "" : fixed(score.value);
-    const count = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
-    said.textContent = [wanted === "" ? "" : `${count(hits, "token")} in ${count(sentences, "sentence")}`,
-                        dimmed ? `${dimmed.toLocaleString("en")} of ${count(pictured.length, "picture")} dimmed` : ""].filter(Boolean).join(", ");
+    return [...rows.keys()].filter(row => hits[row]);
+  }
+  const least = () => score.value === score.min ? -Infinity : Number(score.value);
+  function summary(wanted) {
+    const dim = least();
+    let below = 0;
+    for (const value of scores) if (value < dim) below++;
+    from.value = flat ? "" : fixed(Number(score.value));
+    return [wanted === "" ? "" : `${count(hits.reduce((n, more) => n + more, 0), "token")} in ${count(hits.filter(n => n).length, "sentence")}`,
+            below ? `${below.toLocaleString("en")} of ${count(pictured, "picture")} dimmed` : ""].filter(Boolean).join(", ");
+  }
+
+  function tile(token) {
+    const [text, voken, value] = token, made = node("span", sought ? "t hit" : "t");
+    if (voken !== null) {
+      const picture = pictures[voken], tenths = value === null ? "x" : flat ? 10 : Math.round(10 * (value - low) / (high - low));
+      made.dataset.v = voken; made.dataset.s = value ?? "";
+      made.setAttribute("role", "button");
+      made.setAttribute("aria-label", `${text}: ${picture.id}${value === null ? "" : ", relevance " + value}`);
+      made.tabIndex = -1;
+      made.classList.toggle("low", value !== null && value < least());
+      made.append(node("i", look(picture)), node("b", "q" + tenths));
+    }
+    made.append(node("span", "", text));
+    made.token = token;
+    return made;
+  }
+  function draw(row, article) {
+    const line = article.appendChild(node("p", rows[row].parts.length ? sought ? "s sought" : "s" : "s empty"));
+    if (rows[row].parts.length === 0) { line.textContent = "an empty line"; return; }
+    line.dir = "auto";
+    let i = starts[row], text = "", before = null;
+    for (const part of rows[row].parts) {
+      const drawn = typeof part !== "string" && (!sought || hit[i]);
+      if (typeof part !== "string") i++;
+      if (!drawn) { text += typeof part === "string" ? part : part[0]; before = null; continue; }
+      const made = tile(part);
+      if (text) line.append(text);
+      text = "";
+      if (before && part[1] !== null) { before.classList.add("joins"); made.classList.add("joined"); }
+      before = part[1] === null ? null : made;
+      line.append(made);
+    }
+    if (text) line.append(text);
+    const first = line.querySelector("[data-v]");
+    if (first) first.tabIndex = 0;
   }
 
   // The card: shown on hover and focus, kept open by click or Enter.
   let shown = null, kept = false;
   function close() { if (shown) shown.classList.remove("on"); shown = null; kept = false; card.hidden = true; card.classList.remove("kept"); }
-  function search(text) { find.value = text; close(); apply(); window.scrollTo({top: document.querySelector(".bar").offsetTop}); }
   function open(t, keep) {
     if (shown) shown.classList.remove("on");
     shown = t; kept = keep; t.classList.add("on");
-    const row = t.dataset.v, picture = data.pictures[row];
-    const head = node("h2", "", t.textContent.trim()), big = node("div", look(row) + " big");
-    head.append(node("b", "", t.dataset.s === "" ? "" : fixed(t.dataset.s)));
-    card.replaceChildren(big, head, node("p", "", picture.name), node("p", "id", picture.id), node("p", "", `voken ${row}${t.dataset.s === "" ? "" : ", relevance " + t.dataset.s}${picture.gone ? ". No picture: " + picture.gone : ""}`));
-    if (t.dataset.w !== t.textContent.trim()) card.append(node("p", "", `in “${t.dataset.w}”`));
-    if (t.dataset.k) {
+    const [text, row, value, word, others] = t.token, picture = pictures[row];
+    const head = node("h2", "", text.trim()), big = node("div", look(picture) + " big");
+    head.append(node("b", "", value === null ? "" : fixed(value)));
+    card.replaceChildren(big, head, node("p", "", picture.name), node("p", "id", picture.id), node("p", "", `voken ${row}${value === null ? "" : ", relevance " + value}${picture.gone ? ". No picture: " + picture.gone : ""}`));
+    if (word) card.append(node("p", "", `in “${word}”`));
+    if (others) {
       const list = node("ol");
-      for (const pair of t.dataset.k.split(" ")) {
-        const [other, value] = pair.split(":"), item = node("li", "", "");
-        item.title = data.pictures[other].id;
-        item.append(node("div", look(other)), value === "" ? "" : fixed(value));
+      for (const [other, score] of others) {
+        const item = node("li", "", "");
+        item.title = pictures[other].id;
+        item.append(node("div", look(pictures[other])), score === null ? "" : fixed(score));
         list.append(item);
       }
       card.append(list);
     }
     const acts = node("div", "acts"), same = node("button", "", "All with this picture"), shut = node("button", "", "Close");
     same.type = shut.type = "button";
-    same.onclick = () => search(picture.id);
+    same.onclick = () => page.search(picture.id);
     shut.onclick = () => { const back = shown; close(); back.focus({preventScroll: true}); card.hidden = true; };
     acts.append(same, shut);
     card.append(acts);
@@ -71,41 +110,39 @@
     place();
   }
   function place() { placeBeside(card, shown); }
-  const tile = event => event.target.closest ? event.target.closest(".t[data-v]:not(.off)") : null;
-  document.addEventListener("pointerover", e => { if (kept || e.pointerType === "touch") return; const t = tile(e); if (t) open(t, false); else if (shown && document.activeElement !== shown) close(); });
-  document.addEventListener("focusin", e => { const t = tile(e); if (t && t !== shown) open(t, false); else if (!t && !card.contains(e.target)) close(); });
+  const under = event => event.target.closest ? event.target.closest("main .t[data-v]") : null;
+  document.addEventListener("pointerover", e => { if (kept || e.pointerType === "touch") return; const t = under(e); if (t) open(t, false); else if (shown && document.activeElement !== shown) close(); });
+  document.addEventListener("focusin", e => { const t = under(e); if (t && t !== shown) open(t, false); else if (!t && !card.contains(e.target)) close(); });
   document.addEventListener("click", e => {
-    const t = tile(e);
+    const t = under(e), hub = e.target.closest("[data-find]");
     if (t) { if (kept && shown === t) close(); else open(t, true); }
     else if (!card.contains(e.target)) close();
-    const hub = e.target.closest("[data-find]");
-    if (hub) search(hub.dataset.find);
+    if (hub) page.search(hub.dataset.find);
   });
-  document.addEventListener("scroll", () => { if (shown && (kept || document.activeElement === shown)) place(); else close(); }, {passive: true});
-  window.addEventListener("resize", () => { if (shown) place(); });
+  document.addEventListener("scroll", () => { if (shown && shown.isConnected && (kept || document.activeElement === shown)) place(); else close(); }, {passive: true});
+  window.addEventListener("resize", () => { if (shown && shown.isConnected) place(); else close(); });
   document.addEventListener("keydown", e => {
     if (e.key === "Escape") { const back = shown; close(); if (back && card.contains(document.activeElement)) back.focus(); return; }
-    if (e.key === "/" && document.activeElement !== find) { e.preventDefault(); find.focus(); return; }
-    const t = tile(e);
+    const t = under(e);
     if (!t) return;
     if (e.key === "Enter" || e.key === " ") { e.preventDefault(); if (kept && shown === t) close(); else { open(t, true); } return; }
     const step = {ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1}[e.key];
     if (!step) return;
     e.preventDefault();
-    const seen = pictured.filter(p => !p.el.classList.contains("off")), next = seen[seen.findIndex(p => p.el === t) + step];
+    const seen = [...page.here.querySelectorAll(".t[data-v]")], next = seen[seen.indexOf(t) + step];
     if (!next) return;
-    for (const stop of next.el.closest("article").querySelectorAll('.t[tabindex="0"]')) stop.tabIndex = -1;
-    next.el.tabIndex = 0;  // one tab stop a sentence
-    next.el.focus({preventScroll: true}); next.el.scrollIntoView({block: "nearest"});
-    open(next.el, kept);
+    for (const stop of next.closest("article").querySelectorAll('.t[tabindex="0"]')) stop.tabIndex = -1;
+    next.tabIndex = 0;  // one tab stop a sentence
+    next.focus({preventScroll: true}); next.scrollIntoView({block: "nearest"});
+    open(next, kept);
   });
 
-  const flat = data.low === data.high;
-  score.min = data.low; score.max = data.high; score.step = "any"; score.value = data.low;
+  score.min = low; score.max = high; score.step = "any"; score.value = low;
   score.closest("label").hidden = flat;
-  find.addEventListener("input", () => { close(); apply(); });
-  score.addEventListener("input", apply);
-  document.querySelector(".bar").addEventListener("submit", e => e.preventDefault());
-  document.querySelector(".bar").hidden = false;
-  apply();
+  score.addEventListener("input", () => {
+    for (const t of page.here.querySelectorAll(".t[data-v]")) t.classList.toggle("low", t.token[2] !== null && t.token[2] < least());
+    said.textContent = summary(find.value.trim().toLowerCase());
+  });
+  const page = gallery({match, summary, draw, close, size: row => 4 + (sought ? hits[row] : tokens[row].length)});
+  setTimeout(prepare, 100);  // before the first key
 })();
