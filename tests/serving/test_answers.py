@@ -137,7 +137,8 @@ def test_the_bank_is_described_and_its_pictures_are_served(server: Server) -> No
         ("vokenize?context=1", b'{"text": "a"}', "", 400, "has no sentence term whose weight"),
         ("vokenize", b'{"text": "' + b"a" * 1_000_001 + b'"}', "", 400, "request:1: has a text of"),
         ("retrieve", b'{"text": "a", "id": 1.5}', "", 400, 'request:1: "id" must be a string or'),
-        ("neighbours", b"a", "", 404, "Not Found"),
+        ("neighbours", b"a", "", 404, "/api/neighbours: needs vg serve --backbone"),
+        ("other", b"a", "", 404, "Not Found"),
     ],
 )
 def test_errors_have_the_words_of_the_commands(

