@@ -105,6 +105,22 @@ def test_huge_bodies_are_refused_before_they_are_read(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "kind", "path", "why"),
+    [
+        (b"\n" * 200_000, "text/plain", "vokenize", "has over 65,536 rows"),
+        ([{"text": ""}] * 70_000, "", "retrieve", "has over 65,536 rows"),
+        ({"text": "a " * 400_000}, "", "vokenize?k=1000", "too long for so many images of each"),
+    ],
+)
+def test_short_bodies_with_huge_answers_are_refused(
+    server: Server, body: object, kind: str, path: str, why: str
+) -> None:
+    found = server.ask(f"/api/{path}", body, kind)
+    assert found.status == 413
+    assert why in found.error
+
+
+@pytest.mark.parametrize(
     "data",
     [
         b"\0" * 100 + b"\r\n\r\n",

@@ -6,9 +6,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
+
+from vgtools.serving import app
+from vgtools.serving.answers import ImageAnswer, Opened
 
 _TOKEN = "0123456789abcdef"
 _SERVER = f"""if True:
@@ -59,6 +64,29 @@ def test_a_body_that_nobody_reads_does_not_keep_a_connection(port: int) -> None:
             while time.monotonic() < deadline:
                 wire.sendall(b"x")
                 time.sleep(0.1)
+
+
+def test_rows_without_text_and_rows_with_many_images_fill_parts_as_others_do() -> None:
+    empty = [{"text": ""}] * 1000
+    images = ImageAnswer(None, [])  # type: ignore[arg-type]
+    assert [len(part) for part, _ in app._cut(images, (1, 0), empty)] == [256, 256, 256, 232]
+    assert {len(part) for part, _ in app._cut(images, (1000, 0), empty)} == {17, 14}
+
+
+def test_an_answer_that_is_sent_at_once_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Long(ImageAnswer):
+        def compute(self, items: Sequence[Any], settings: tuple[Any, ...]) -> list[bytes]:
+            return [b"x" * 100] * len(items)
+
+    monkeypatch.setattr(app, "MOST_ANSWER", 1000)
+    facts = {"keys": "matcher", "sentence": False}
+    opened = Opened(["a"], {}, {"retrieve": Long(None, [])}, facts)  # type: ignore[arg-type]
+    service = app.Service(opened, None, "x", "", None)
+    guard = {"hosts": None, "most": 1, "seconds": 60}
+    for count, status in ((9, 200), (11, 413)):
+        with TestClient(service.app(guard)) as client:
+            found = client.post("/api/retrieve", json=[{"text": "a"}] * count)
+        assert found.status_code == status
 
 
 def test_an_answer_that_takes_too_long_ends_unfinished(port: int) -> None:

@@ -110,8 +110,8 @@ class Answerer(ABC):
     def compute(self, items: Sequence[Any], settings: tuple[Any, ...]) -> list[bytes]:
         """Return a row of JSON for each item; `settings` are in their order."""
 
-    def size(self, item: Any) -> int:
-        """Return the characters of an item."""
+    def size(self, item: Any, settings: tuple[Any, ...]) -> int:
+        """Return how much work an item is, in characters of texts."""
         return len(item["text"])
 
 
@@ -138,6 +138,11 @@ class VokenAnswer(Answerer):
         """Return the rows of vokens."""
         vokens = self._at(*settings)([row["text"] for row in items])
         return [dumps(row) for row in vokens.rows()]
+
+    def size(self, item: Any, settings: tuple[Any, ...]) -> int:
+        """Return the characters of a text, more if every token has many images."""
+        k, *_ = settings
+        return len(item["text"]) * max(4, k) // 4
 
 
 class ImageAnswer(Answerer):
@@ -167,6 +172,11 @@ class ImageAnswer(Answerer):
         parts = zip(items, images, np.round(scores, 4), strict=True)
         return [dumps(output_row(*part)) for part in parts]
 
+    def size(self, item: Any, settings: tuple[Any, ...]) -> int:
+        """Return the characters of a text, or its images if there are more."""
+        k, _ = settings
+        return max(len(item["text"]), k)
+
 
 class HeatAnswer(Answerer):
     """Where in a picture a text is, as `vg locate`."""
@@ -192,7 +202,7 @@ class HeatAnswer(Answerer):
                 rows.append(dumps(each.row(**({} if verdict is None else verdict.marks))))
         return rows
 
-    def size(self, item: Query) -> int:
+    def size(self, item: Query, settings: tuple[Any, ...]) -> int:
         """Return the characters of a query."""
         return len(item.text)
 
@@ -254,7 +264,7 @@ class NeighbourAnswer(Answerer):
             for *found, near, values in zip(images, np.round(scores, 4), best, said, strict=True)
         ]
 
-    def size(self, item: Array) -> int:
+    def size(self, item: Array, settings: tuple[Any, ...]) -> int:
         """Return the weight of a picture: a few go together."""
         return 1 << 13
 

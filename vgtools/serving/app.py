@@ -36,6 +36,9 @@ from vgtools.serving.worker import BATCH, QueuedJob, Rows, Worker
 
 MOST_TEXT = 4 << 20  # bytes of texts in one request; files belong to the commands
 MOST_PICTURE = 16 << 20
+MOST_ROWS = 1 << 16  # in one request: empty lines are short, but their answers are not
+MOST_ANSWER = 1 << 28  # bytes of an answer that is sent at once
+_LEAST = 64  # characters that a row counts as in a batch
 _LARGE = 1 << 14  # bytes of a body that takes long to read
 _READERS = 2  # threads that read them: a decoded picture can have 500 MB
 _BODY_SECONDS = 30  # for the body of a request
@@ -140,11 +143,18 @@ class Service:
                     items = await run_in_threadpool(answer.read, window)
             else:
                 items = answer.read(window)
+            if any(answer.size(item, settings) > MOST_TEXT for item in items):
+                raise HTTPException(413, "a text is too long for so many images of each; lower k")
             if form == "lines":
                 return StreamingResponse(self._rows(answer, settings, items), media_type=_LINES)
             rows: Rows = []
+            size = 0
             async for part in self._parts(answer, settings, items):
                 rows += part
+                size += sum(map(len, part))
+                if size > MOST_ANSWER:
+                    why = f"the answer has over {MOST_ANSWER:,} bytes; lines ({_LINES}) have no end"
+                    raise HTTPException(413, why)
                 if len(rows) < len(items) and await request.is_disconnected():
                     break  # nobody reads the rest
             if form == "row" and len(rows) == 1:
@@ -167,7 +177,7 @@ class Service:
     ) -> AsyncIterator[Rows]:
         """Yield the rows of items part by part, one part ahead, so that the worker never waits."""
         assert self._worker is not None
-        parts = _cut(answer, items)
+        parts = _cut(answer, settings, items)
         ahead = deque[asyncio.Future[Rows]]()
         try:
             while True:
@@ -308,7 +318,13 @@ def _window(body: bytes, kind: str) -> tuple[Window, str]:
 
     Raises:
         DataError: JSON that is neither an object nor a list (65), or another type (usage).
+        HTTPException: it has too many rows (413).
     """
+
+    def check(count: int) -> None:
+        if count > MOST_ROWS:
+            why = f"the body has over {MOST_ROWS:,} rows; send less at a time, or use the command"
+            raise HTTPException(413, why)
 
     def window(lines: Any, jsonl: bool | None) -> Window:
         return Window(REQUEST, 1, lines, "", jsonl=jsonl)
@@ -316,6 +332,7 @@ def _window(body: bytes, kind: str) -> tuple[Window, str]:
     if kind == "picture":
         return window([body], None), "row"
     if kind in (_LINES, "application/jsonl", "text/plain"):
+        check(body.count(b"\n"))
         raw = body.split(b"\n")
         lines = [decode(line, not number) for number, line in enumerate(raw)]
         return window(lines if raw[-1] else lines[:-1], kind != "text/plain"), "lines"
@@ -327,6 +344,7 @@ def _window(body: bytes, kind: str) -> tuple[Window, str]:
     except orjson.JSONDecodeError as error:
         raise DataError(f"not valid JSON: {error}", REQUEST) from None
     rows = value if isinstance(value, list) else [value]
+    check(len(rows))
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             why = f"expected a JSON object, got {type(row).__name__}"
@@ -352,13 +370,15 @@ def _settings(answer: Answerer, request: Request) -> tuple[Any, ...]:
     )
 
 
-def _cut(answer: Answerer, items: Sequence[Any]) -> Iterator[tuple[list[Any], int]]:
+def _cut(
+    answer: Answerer, settings: tuple[Any, ...], items: Sequence[Any]
+) -> Iterator[tuple[list[Any], int]]:
     """Yield items in parts of half a batch, with their sizes."""
     part: list[Any] = []
     size = 0
     for item in items:
         part.append(item)
-        size += answer.size(item)
+        size += max(_LEAST, answer.size(item, settings))
         if size >= BATCH // 2:
             yield part, size
             part, size = [], 0
