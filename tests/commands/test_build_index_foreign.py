@@ -138,6 +138,10 @@ def test_a_folder_without_a_part_is_refused(
         np.save(tmp_path / f"img_emb_{number}.npy", np.ones((2, 10), np.float32))
     table = pa.table({"image_path": ["a", "b"]})
     parquet.write_table(table, tmp_path / "metadata_0.parquet")
+    np.save(tmp_path / "img_emb_03.npy", np.ones((2, 10), np.float32))
+    assert build(bank, tmp_path / "vg.faiss", tmp_path) == 65
+    assert "holds two files of one number among img_emb_0.npy, " in capsys.readouterr().err
+    (tmp_path / "img_emb_03.npy").unlink()
     assert build(bank, tmp_path / "vg.faiss", tmp_path) == 66
     assert "lacks metadata_3.parquet" in capsys.readouterr().err
     parquet.write_table(table.slice(1), tmp_path / "metadata_3.parquet")

@@ -205,6 +205,8 @@ def test_one_of_k_is_drawn_by_its_score(vg: Runner, target: tuple[Path, Tokenize
     assert done[600]["vokens"] == [-1]
     again = parse(vg(*call, input=jsonl(rows[5:6]), check=True).stdout)
     assert again == done[5:6], "a row depends on nothing but its text"
+    huge = [{**rows[0], "scores": [[1e308, 1e308, 1e308]] * 2}]
+    assert vg(*call, input=jsonl(huge)).returncode == 0, "their sum is infinite"
     one = vg(*call, input=jsonl([{**rows[0], "vokens": [3, 4], "scores": [1, 1]}]))
     assert one.returncode == 65
     assert b"--draw: needs lists" in one.stderr
@@ -460,6 +462,17 @@ def test_what_is_no_voken_row_is_named(
     assert why in printed
     assert printed.count("\n") == 1
     assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_a_manifest_of_other_types_is_named(
+    in_process: InProcess, target: tuple[Path, Tokenizer], tmp_path: Path
+) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(GOOD)
+    facts = {"vg": "0", "files": {file.name: {"bytes": len(GOOD)}}, "held_out": "three"}
+    file.with_suffix(".json").write_text(json.dumps(facts))
+    code, printed = in_process("revokenize", file, "-t", target[0])
+    assert (code, '"held_out": expected a number' in printed) == (65, True), printed
 
 
 def test_other_things_that_cannot_work(

@@ -15,10 +15,12 @@ import pytest
 from vgtools.io.artifact import manifest_beside, open_features, read_made, read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, final_path, write_manifest
+from vgtools.io.names import is_unnamed
 from vgtools.io.own import atomic_write
 
 LOOP = """
 import sys
+from vgtools.io.names import is_unnamed
 from vgtools.io.own import atomic_write
 for turn in range(150):
     atomic_write(sys.argv[1], (sys.argv[2] * 40000).encode(), lambda path: True)
@@ -208,3 +210,9 @@ def test_features_without_numbers_are_refused(tmp_path: Path, shape: tuple[int, 
     with pytest.raises(DataError, match="expected numbers, got none") as caught:
         open_features(tmp_path / "x.npy")
     assert caught.value.code == Exit.DATA
+
+
+def test_a_name_in_the_memory_of_the_machine_is_a_file() -> None:
+    assert not is_unnamed("/dev/shm/text.jsonl")
+    assert is_unnamed("/dev/fd/3")
+    assert is_unnamed("/proc/self/fd/3")

@@ -203,7 +203,18 @@ def test_names_of_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all(
         map(is_hub_name, ("me/bank", "a-b/c.d_e@v1.0", "openai/whisper-small.en", "A/b@x/y"))
     )
-    others = ("bank", "here/run", "a/b/c", "/a/b", "./a/b", "a/x.faiss", "a/v.jsonl.gz", "a/b c")
+    others = (
+        "bank",
+        "here/run",
+        "a/b@../c",
+        "a/b@c/../d",
+        "a/b/c",
+        "/a/b",
+        "./a/b",
+        "a/x.faiss",
+        "a/v.jsonl.gz",
+        "a/b c",
+    )
     assert not any(map(is_hub_name, (*others, "builtin:minilm", "s3://a/b", "a/b#text", "a/*")))
     assert split_name("me/bank@v1") == ("me/bank", "v1")
     with pytest.raises(DataError, match="expected OWNER/NAME") as caught:

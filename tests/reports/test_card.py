@@ -53,4 +53,6 @@ def test_an_index_names_the_licences_of_its_pictures() -> None:
 def test_a_manifest_that_was_edited_gives_a_card() -> None:
     odd: dict[str, Any] = {"kind": 3, "argv": None, "inputs": None, "best": 1, "versions": []}
     text = card("me/x", "x", odd, 0)
+    odd |= {"inputs": [3], "summary": {"accuracy": 3}, "licenses": {"a\n# b": 1}}
+    assert "| a # b | 1 |" in card("me/x", "x", odd, 0)
     assert "This is a file of kind 3" in text

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vgtools.io.errors import DataError, Exit, file_error, name_of
 from vgtools.io.files import check_format, open_npy, read_json, read_value, sha256_file
 from vgtools.io.folders import ShardFile, Shards
-from vgtools.io.forms import FILES, check_form
+from vgtools.io.forms import FILES, SIZE, check_form
 from vgtools.io.names import (
     ending_of,
     file_of,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     # that `vg --help` may take.
     from vgtools.io.arrays import Array
 
-_KIND = {"kind?": (str, type(None))}
+_KIND = {"kind?": (str, type(None)), "held_out?": SIZE}
 
 # The file and the command that writes it, by the kind of its manifest.
 _WRITERS = {

@@ -21,7 +21,10 @@ from vgtools.io.forms import is_name
 from vgtools.io.remote import is_offline
 
 SECONDS = 5  # time in which the hub must answer
-_NAME = re.compile(r"([a-z0-9][\w.-]*/[a-z0-9][\w.-]*)(?:@([\w.][\w./-]*))?", re.ASCII | re.I)
+# No revision has two points in a row: `@../x` would lead out of the folder of the cache.
+_NAME = re.compile(
+    r"([a-z0-9][\w.-]*/[a-z0-9][\w.-]*)(?:@(?!.*\.\.)([\w.][\w./-]*))?", re.ASCII | re.I
+)
 # The endings of files, here or missing.
 _FILES = (
     "arrow|csv|faiss|feather|hdf5|html|ids|jsonl?|np[yz]|parquet|png|safetensors|tar|tsv|txt|vec"

@@ -41,7 +41,8 @@ def is_stream(path: str | Path) -> bool:
 
 def is_unnamed(path: str | Path) -> bool:
     """Return whether the content is unknown from a path: `-`, `<(…)`, a FIFO, `/dev/stdin`."""
-    return is_stream(path) or str(path).startswith(("/dev/", "/proc/"))
+    named = re.match("/(dev(?!/shm/)|proc)/", str(path)) is not None  # files lie in /dev/shm
+    return is_stream(path) or named
 
 
 def refuse_stream(path: str | Path) -> None:
@@ -128,7 +129,9 @@ def _stem(path: Path) -> str:
 
 def id_fault(image: str) -> str | None:
     """Return why an id cannot be a line of `X.ids`, or None."""
-    if not image or any(c in image for c in "\n\r\0") or image.startswith("\ufeff"):
+    if not image:
+        return "it is empty; an image needs a name"
+    if any(c in image for c in "\n\r\0") or image.startswith("\ufeff"):
         return "its name holds a line break or NUL, which an id cannot"
     try:
         image.encode()

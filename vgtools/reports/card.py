@@ -116,7 +116,8 @@ def _command(argv: Any) -> str:
 
 
 def _inputs(inputs: Any) -> Iterator[Sequence[object]]:
-    for entry in inputs if isinstance(inputs, list) else ():
+    entries = inputs if isinstance(inputs, list) else ()
+    for entry in (one for one in entries if isinstance(one, Mapping)):
         file = str(entry.get("path", "")).rstrip("/").rpartition("/")[2]
         yield file, f"{entry.get('bytes', '')}", str(entry.get("sha256", ""))[:16]
 
@@ -134,6 +135,8 @@ def _numbers(body: Mapping[str, Any]) -> Iterator[Sequence[object]]:
     control = majority if isinstance(majority, Mapping) else {}
     summary = body.get("summary")
     for name, found in (summary if isinstance(summary, Mapping) else {}).items():
+        if not isinstance(found, Mapping):
+            continue
         runs = len(body.get("seeds", ()))
         low, high = (_short(found.get(key)) for key in ("min", "max"))
         spread = f"± {_short(found.get('std'))} over {runs} seeds, {low} to {high}"
@@ -159,6 +162,7 @@ def _table(title: str, head: Sequence[str], rows: Any) -> str:
     if len(cells) == 2:
         return ""
     lines = (
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in cells
+        "| " + " | ".join(" ".join(str(cell).replace("|", "\\|").split()) for cell in row) + " |"
+        for row in cells
     )
     return f"{title}\n\n" + "\n".join(lines)

@@ -70,6 +70,9 @@ def _numbered(place: str, stem: str, suffix: str) -> tuple[list[int], list[str]]
         found = sorted((int(match[1]), match[0]) for match in map(form.fullmatch, names) if match)
         if found:
             numbers, files = zip(*found, strict=True)
+            if len(set(numbers)) < len(numbers):
+                why = f"holds two files of one number among {', '.join(files)[:200]}"
+                raise DataError(f"{why}; rename or remove one", folder)
             return [*numbers], [os.path.join(folder, name) for name in files]
     why = f"holds no {stem}_0{suffix}, as the folders of clip-retrieval do"
     raise DataError(why, place, code=Exit.NO_INPUT)
