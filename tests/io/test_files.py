@@ -20,7 +20,6 @@ from vgtools.io.own import atomic_write
 
 LOOP = """
 import sys
-from vgtools.io.names import is_unnamed
 from vgtools.io.own import atomic_write
 for turn in range(150):
     atomic_write(sys.argv[1], (sys.argv[2] * 40000).encode(), lambda path: True)

@@ -144,7 +144,7 @@ class Service:
             else:
                 items = answer.read(window)
             if any(answer.size(item, settings) > MOST_TEXT for item in items):
-                raise HTTPException(413, "a text is too long for so many images of each; lower k")
+                raise HTTPException(413, "a text is too long for this many images of each; lower k")
             if form == "lines":
                 return StreamingResponse(self._rows(answer, settings, items), media_type=_LINES)
             rows: Rows = []

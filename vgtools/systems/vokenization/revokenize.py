@@ -108,7 +108,7 @@ def draw(rows: Sequence[dict[str, Any]], seed: int) -> None:
                 continue  # its text has no token of the source
             raise ValueError('needs lists of "vokens" and "scores"; vg vokenize -k N writes them')
         vokens = np.array(row["vokens"])
-        # Of numbers beyond all scores the sum would be infinite.
+        # Scores that no matcher gives would have an infinite sum.
         sums = np.cumsum(np.where(vokens < 0, 0, np.clip(row["scores"], 0, 1e300)), axis=1)
         rng = np.random.default_rng([seed, zlib.crc32(row["text"].encode())])
         at = rng.random((len(vokens), 1)) * sums[:, -1:]
