@@ -159,6 +159,17 @@ def test_a_page_is_limited_and_says_so(call: Runner, bank: Path) -> None:
     )
 
 
+def test_the_manifest_says_whether_scores_are_probabilities(call: Runner, bank: Path) -> None:
+    source = ["--images", bank / "photos", "--ids", bank / "vg.ids", "-o", bank / "p.html"]
+    for facts, name in (
+        ({"score": "probability"}, "Probability of being right"),
+        ({}, "Relevance, not calibrated"),
+    ):
+        write_manifest(bank / "v.jsonl", [bank / "v.jsonl"], kind="vokens", **facts)
+        assert call("show", bank / "v.jsonl", *source).returncode == 0
+        assert f"<dt>{name}; the line under a picture</dt>" in (bank / "p.html").read_text()
+
+
 def test_an_index_gives_ids_and_facts(call: Runner, bank: Path) -> None:
     (bank / "vg.faiss").write_bytes(b"index")
     facts = {

@@ -232,6 +232,29 @@ def test_the_slider_dims_what_is_below_it(browser: cdp.Browser) -> None:
     assert browser.js(low) == 0
 
 
+def test_chance_is_dimmed_from_the_start(tab: cdp.Browser, page: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (20, 20), "#38f").save(tmp_path / "sky.png")
+    bank = BankPictures(ShownBank(["sky"]), {"sky": ImageFile(tmp_path / "sky.png")})
+    scores = (0.9, 0.5, 0.3, 0.2)
+    tokens = tuple(Token(2 * i, 2 * i + 1, (0,), (x,)) for i, x in enumerate(scores))
+    target = tmp_path / "page.html"
+    target.write_bytes(vokens.page([Sentence(1, "a b c d", tokens)], bank, "v", probable=True))
+    tab.open(target)
+    low = "[...document.querySelectorAll('main .low')].map(t => t.dataset.s)"
+    told = "document.getElementById('odds').innerText"
+    assert tab.js(low) == ["0.3", "0.2"]
+    assert tab.js(told).startswith("2 of 4 pictures are right with a probability of at least 0.50")
+    assert "about 1 of them" in tab.js(told)
+    tab.js("document.getElementById('score').focus()")
+    tab.press("Home")
+    assert tab.js(low) == []
+    assert tab.js(told).startswith("4 of 4 pictures are right with a probability of at least 0.00")
+    assert "about 2 of them" in tab.js(told)
+    tab.click("main .t[data-v]")
+    assert "voken 0, probability 0.9" in tab.js("document.getElementById('card').innerText")
+    assert tab.errors == []
+
+
 def test_the_mouse_and_the_keyboard_show_the_score(browser: cdp.Browser) -> None:
     card = "document.getElementById('card')"
     assert browser.js(f"{card}.hidden")

@@ -287,7 +287,7 @@ def test_the_page_says_what_made_it(pictures: BankPictures) -> None:
         ("Matcher", "runs/m (0123456789ab)"),
         ("Backbone", "net"),
         ("Shared space", "64 dimensions"),
-        ("Relevance, the line under a picture", "0.25 to 0.75"),
+        ("Relevance, not known to be calibrated; the line under a picture", "0.25 to 0.75"),
     ]
     assert "<p>Pictures: someone</p>" in page
     assert data_of(page)["pictures"]["3"] == {
@@ -295,6 +295,37 @@ def test_the_page_says_what_made_it(pictures: BankPictures) -> None:
         "look": "p3 art",
         "name": "a circle, round",
     }
+
+
+def test_pictures_that_are_more_probably_wrong_are_dimmed(pictures: BankPictures) -> None:
+    found = [sentence("a b c", [0, 1, 2], [0.9, 0.5, 0.49]), sentence("d", [0], [0.7], line=2)]
+    page = vokens.page(found, pictures, "v", probable=True).decode()
+    assert "<dt>Probability of being right; the line under a picture</dt>" in page
+    assert (
+        "<b>3</b> of 4 pictures are right with a probability of at least <b>0.50</b> and are shown "
+        "at full strength; about <b>2</b> of them are expected to be right. The others are dimmed."
+    ) in page
+    assert re.findall('class="t low" data-v="(.)" title="(.*?)"', page) == [
+        ("2", "c: blue, probability 0.49")
+    ]
+    assert re.findall('<b class="q(.*?)"', page) == ["9", "5", "5", "7"]  # tenths of certainty
+    assert data_of(page)["least"] == 0.5
+    plain = vokens.page(found, pictures, "v", probable=False).decode()
+    assert "<dt>Relevance, not calibrated; the line under a picture</dt>" in plain
+    assert "expected" not in plain.partition("<script")[0]
+    assert 'class="t low"' not in plain
+
+
+def test_a_sheet_dims_them_too(pictures: BankPictures) -> None:
+    found = [sentence("one two", [0, 2], [0.9, 0.2])]
+    bright, _ = vokens.sheet(found, pictures)
+    dimmed, _ = vokens.sheet(found, pictures, probable=True)
+    before, after = (np.asarray(Image.open(BytesIO(png))).astype(int) for png in (bright, dimmed))
+    assert len(after) > len(before)  # by the line below
+    red, blue = (np.abs(before - colour).max(2) <= 3 for colour in (RED, BLUE))
+    top = after[: len(before)]
+    assert (np.abs(top[red] - RED) <= 3).all()
+    assert top[blue].min() > 180
 
 
 def test_the_same_rows_give_the_same_bytes(pictures: BankPictures) -> None:

@@ -139,9 +139,12 @@ def _page(texts: Sequence[str], runtime: Runtime, title: str, more: bool) -> byt
     pictures = vokens.BankPictures(bank, page.locate(images, bank.ids))
     found = open_indexes([index])
     matcher = load_for(found, device=runtime.device, offline=runtime.offline)
-    rows = [orjson.loads(dumps(row)) for row in Vokenizer(matcher, found, k=_IMAGES)(texts).rows()]
+    vokenizer = Vokenizer(matcher, found, k=_IMAGES)
+    rows = [orjson.loads(dumps(row)) for row in vokenizer(texts).rows()]
     sentences = [*vokens.read_sentences(title, found.count, iter(enumerate(rows, 1)))]
-    return vokens.page(sentences, pictures, title, more=more, credit=page.credit(images))
+    probable = vokenizer.calibration is not None
+    credit = page.credit(images)
+    return vokens.page(sentences, pictures, title, probable=probable, more=more, credit=credit)
 
 
 def _open(url: str, wanted: bool) -> None:

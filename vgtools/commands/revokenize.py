@@ -132,5 +132,7 @@ def _origin(
             raise DataError(f"has vokens of another image bank than {files[0]}", path)
     origin = {"index_sha256": body["config"]["index_sha256"]} if bank_of(body) else {}
     facts = {"count": body["count"]} if isinstance(body.get("count"), int) else {}
+    if all(other.get("score") == "probability" for other in made):
+        facts["score"] = "probability"
     held_out = sum(other.get("held_out", 0) for other in made)
     return origin, facts | ({"held_out": held_out} if held_out else {})

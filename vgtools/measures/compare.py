@@ -85,7 +85,7 @@ def compare(
 
 
 def _beyond(measured: Sequence[Measured]) -> Iterator[Measured]:
-    """Yield the knowledge of photos beyond that of permuted ones, item by item."""
+    """Yield the gain from photos over permuted ones, item by item."""
     by_name = {each.items.name: each for each in measured}
     for name, each in by_name.items():
         control = by_name.get(f"{name}, {PERMUTED}")

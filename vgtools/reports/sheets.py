@@ -32,6 +32,7 @@ class Tile(NamedTuple):
     height: int
     picture: Hashable  # key of the picture that `Sheet.png` opens
     marked: bool = False  # drawn with a frame
+    dimmed: bool = False
 
 
 @dataclass
@@ -113,6 +114,9 @@ class Sheet:
                 draw.line((left, top, left + width, top + high), LINE, 2)
             else:
                 fitted = ImageOps.fit(picture, (round(width), high), Image.Resampling.LANCZOS)
+                if tile.dimmed:
+                    grey = fitted.convert("L").convert("RGB")
+                    fitted = Image.blend(grey, Image.new("RGB", grey.size, PAPER), 0.8)
                 canvas.paste(fitted, (round(left), round(top)))
         for x, y, text, font, colour, anchor in self.texts:
             draw.text((x, y), text, colour, font, anchor=anchor)

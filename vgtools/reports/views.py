@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from vgtools.images.maps import holds_heat
-from vgtools.io.artifact import read_made
+from vgtools.io.artifact import manifest_beside, read_made
 from vgtools.io.errors import DataError, Exit
 from vgtools.reports import located, retrieved, vokens
 from vgtools.reports.vokens import ShownBank
@@ -52,6 +52,8 @@ def open_view(paths: Sequence[str], banks: Sequence[ShownBank | None]) -> View:
         raise DataError(why, paths[0], code=Exit.USAGE)
     bank = banks[0]
     ids = bank.ids if bank else None
+    made = manifest_beside(paths[0])
+    probable = made.get("score") == "probability" if made else None
     return View(
         items=vokens.read_sentences(paths[0], len(ids) if ids else None, rows),
         unit="sentence",
@@ -60,8 +62,10 @@ def open_view(paths: Sequence[str], banks: Sequence[ShownBank | None]) -> View:
         used=lambda items, number: [*vokens.used_rows(items)],
         tsv=partial(vokens.tsv, ids=ids),
         table=partial(vokens.table, ids=ids),
-        page=lambda items, pictures, title, **more: vokens.page(items, pictures[0], title, **more),
-        sheet=lambda items, pictures: vokens.sheet(items, pictures[0]),
+        page=lambda items, pictures, title, **more: vokens.page(
+            items, pictures[0], title, probable=probable, **more
+        ),
+        sheet=lambda items, pictures: vokens.sheet(items, pictures[0], probable),
     )
 
 

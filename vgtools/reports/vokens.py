@@ -272,12 +272,15 @@ def page(
     pictures: BankPictures,
     title: str,
     *,
+    probable: bool | None = None,
     more: bool = False,
     credit: str = "",
 ) -> bytes:
     """Return one HTML page of sentences whose tokens carry their pictures, each picture once.
 
     Args:
+        probable: scores are probabilities that a picture is right; None where it is not known.
+            Pictures that are more probably wrong than right are then dimmed.
         pictures: pictures of every voken in them; a missing picture is shown as a placeholder.
 
     Returns:
@@ -297,7 +300,11 @@ def page(
     scores = [_number(t.score) for s in sentences for t in s.tokens if t.score is not None]
     low, high = min(scores, default=0.0), max(scores, default=0.0)
     if scores:
-        facts.append(("Relevance, the line under a picture", f"{low:.2f} to {high:.2f}"))
+        name = f"{_SCORES[probable]}; the line under a picture"
+        facts.append((name, f"{low:.2f} to {high:.2f}"))
+    if probable:
+        low = 0.0
+        high = 1.0
     tokens = sum(len(sentence.tokens) for sentence in sentences)
     bare = sum(token.voken < 0 for sentence in sentences for token in sentence.tokens)
     counts = [
@@ -320,6 +327,8 @@ def page(
             "late": late,
             "low": low,
             "high": high,
+            "least": LIKELY if probable else low,
+            "means": "probability" if probable else "relevance",
             "digits": 2 if high - low >= 0.2 else 3,
             "rows": rows,
         },
@@ -335,7 +344,25 @@ def page(
         pictures=shown,
         low=low,
         span=high - low,
+        odds=_odds(sentences) if probable else None,
+        least=LIKELY if probable else low,
     )
+
+
+# The score by whether it is a probability.
+_SCORES = {
+    True: "Probability of being right",
+    False: "Relevance, not calibrated",
+    None: "Relevance, not known to be calibrated",
+}
+LIKELY = 0.5  # from here on a picture is right more often than wrong
+
+
+def _odds(sentences: Sequence[Sentence]) -> tuple[int, int, int]:
+    """Return how many pictures are likely, how many there are, and likely ones expected right."""
+    scores = [t.score for s in sentences for t in s.tokens if t.score is not None]
+    likely = [score for score in scores if score >= LIKELY]
+    return len(likely), len(scores), round(sum(likely))
 
 
 def _number(score: float) -> float:
@@ -387,15 +414,21 @@ def _parts(sentence: Sentence) -> list[Any]:
 _TILE = 120  # px
 
 
-def _lay(sentences: Sequence[Sentence]) -> Sheet:
+def _lay(sentences: Sequence[Sentence], probable: bool | None) -> Sheet:
     layout = Sheet()
     for sentence in sentences:
         y = layout.heading(sentence.line, sentence.text)
-        layout.height = _lay_tokens(layout, sentence, y + 16) + EDGE * 0.6
+        layout.height = _lay_tokens(layout, sentence, y + 16, probable) + EDGE * 0.6
+    if probable:
+        likely, all_, right = _odds(sentences)
+        told = f"{likely:,} of {all_:,} pictures are right more often than wrong; "
+        told += f"about {right:,} of them are expected to be right. The others are dimmed."
+        layout.write(EDGE, layout.height, told, layout.captions[0], GREY)
+        layout.height += CAPTION + EDGE * 0.6
     return layout
 
 
-def _lay_tokens(layout: Sheet, sentence: Sentence, y: float) -> float:
+def _lay_tokens(layout: Sheet, sentence: Sentence, y: float, probable: bool | None) -> float:
     """Lay the tokens of a sentence out in rows from y down, and return where they end."""
     x = float(EDGE)
     end = 0
@@ -413,19 +446,23 @@ def _lay_tokens(layout: Sheet, sentence: Sentence, y: float) -> float:
             x = float(EDGE)
             y += _TILE + CAPTION + 34
         if token.voken >= 0:
-            layout.tiles.append(Tile(x, y, width, _TILE, token.voken))
+            dim = bool(probable) and token.score is not None and token.score < LIKELY
+            layout.tiles.append(Tile(x, y, width, _TILE, token.voken, dimmed=dim))
         colour = INK if token.voken >= 0 else GREY
         layout.write(x + width / 2, y + _TILE + 8, shown, font, colour, "ma")
         x += width
     return y + (_TILE + CAPTION + 20 if sentence.tokens else 0)
 
 
-def sheet(sentences: Sequence[Sentence], pictures: BankPictures) -> tuple[bytes, list[str]]:
+def sheet(
+    sentences: Sequence[Sentence], pictures: BankPictures, probable: bool | None = None
+) -> tuple[bytes, list[str]]:
     """Draw a contact sheet: each sentence, then its tokens in rows, the picture above the token.
 
     Args:
         sentences: voken rows; about two dozen make a readable sheet.
         pictures: pictures of every best voken in them.
+        probable: as for `page`.
 
     Returns:
         A PNG, 1600 px wide, and the characters that no installed font has a glyph for: they are
@@ -436,7 +473,7 @@ def sheet(sentences: Sequence[Sentence], pictures: BankPictures) -> tuple[bytes,
 
     Source: Tan & Bansal 2020 (Vokenization), figure 4.
     """
-    layout = _lay(sentences)
+    layout = _lay(sentences, probable)
     return layout.png(pictures.image), sorted(layout.lacking)
 
 

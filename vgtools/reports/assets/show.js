@@ -1,6 +1,6 @@
 (() => {
-  const {rows, pictures, low, high} = data, flat = low === high;
-  const [score, from, card] = ["score", "from", "card"].map(id => document.getElementById(id));
+  const {rows, pictures, low, high, means} = data, flat = low === high;
+  const [score, from, card] = ["score", "from", "card"].map(id => document.getElementById(id)), odds = document.querySelectorAll("#odds b");
   const fixed = value => value.toFixed(data.digits);
 
   // A part of a row is a gap, or a token: text, voken, score, word if it is another, all vokens if there are several. Find compares
@@ -34,11 +34,12 @@
   const least = () => score.value === score.min ? -Infinity : Number(score.value);
   function summary(wanted) {
     const dim = least();
-    let below = 0;
-    for (const value of scores) if (value < dim) below++;
+    let below = 0, likely = 0, right = 0;
+    for (const value of scores) { if (value < dim) below++; else if (value >= dim) { likely++; right += value; } }
+    [likely.toLocaleString("en"), fixed(Number(score.value)), Math.round(right).toLocaleString("en")].forEach((text, i) => { if (odds[i]) odds[i].textContent = text; });
     from.value = flat ? "" : fixed(Number(score.value));
     return [wanted === "" ? "" : `${count(hits.reduce((n, more) => n + more, 0), "token")} in ${count(hits.filter(n => n).length, "sentence")}`,
-            below ? `${below.toLocaleString("en")} of ${count(pictured, "picture")} dimmed` : ""].filter(Boolean).join(", ");
+            below && !odds.length ? `${below.toLocaleString("en")} of ${count(pictured, "picture")} dimmed` : ""].filter(Boolean).join(", ");
   }
 
   function tile(token) {
@@ -47,7 +48,7 @@
       const picture = pictures[voken], tenths = value === null ? "x" : flat ? 10 : Math.round(10 * (value - low) / (high - low));
       made.dataset.v = voken; made.dataset.s = value ?? "";
       made.setAttribute("role", "button");
-      made.setAttribute("aria-label", `${text}: ${picture.id}${value === null ? "" : ", relevance " + value}`);
+      made.setAttribute("aria-label", `${text}: ${picture.id}${value === null ? "" : `, ${means} ${value}`}`);
       made.tabIndex = -1;
       made.classList.toggle("low", value !== null && value < least());
       made.append(node("i", look(picture)), node("b", "q" + tenths));
@@ -86,7 +87,7 @@
     const [text, row, value, word, others] = t.token, picture = pictures[row];
     const head = node("h2", "", text.trim()), big = node("div", look(picture) + " big");
     head.append(node("b", "", value === null ? "" : fixed(value)));
-    card.replaceChildren(big, head, node("p", "", picture.name), node("p", "id", picture.id), node("p", "", `voken ${row}${value === null ? "" : ", relevance " + value}${picture.gone ? ". No picture: " + picture.gone : ""}`));
+    card.replaceChildren(big, head, node("p", "", picture.name), node("p", "id", picture.id), node("p", "", `voken ${row}${value === null ? "" : `, ${means} ${value}`}${picture.gone ? ". No picture: " + picture.gone : ""}`));
     if (word) card.append(node("p", "", `in “${word}”`));
     if (others) {
       const list = node("ol");
@@ -137,7 +138,7 @@
     open(next, kept);
   });
 
-  score.min = low; score.max = high; score.step = "any"; score.value = low;
+  score.min = low; score.max = high; score.step = "any"; score.value = data.least;
   score.closest("label").hidden = flat;
   score.addEventListener("input", () => {
     for (const t of page.here.querySelectorAll(".t[data-v]")) t.classList.toggle("low", t.token[2] !== null && t.token[2] < least());
