@@ -81,3 +81,15 @@ def test_a_list_of_images_has_no_captions_next_to_it(
     out = ["-o", str(tmp_path / "f.npy"), "--device", "cpu"]
     assert run(["extract-image-feats", str(listed), *flags, *out]) == 2
     assert "needs directories or tars as sources" in capsys.readouterr().err
+
+
+def test_captions_are_counted(
+    wds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two").mkdir()
+    for name in ("a", "b"):
+        save_photo(tmp_path / "two" / f"{name}.jpg", 1)
+    (tmp_path / "two" / "a.txt").write_text("a dog\na cat")
+    flags = ["-b", str(wds / "model"), "--captions", str(tmp_path / "c.jsonl"), "--device", "cpu"]
+    assert run(["extract-image-feats", f"{tmp_path}/two", *flags, "-o", f"{tmp_path}/f.npy"]) == 0
+    assert "2 captions of 1 of 2 images in " in capsys.readouterr().err

@@ -36,6 +36,7 @@ def test_quoted_columns_between_commas_and_classes(tmp_path: Path) -> None:
         (TAB + "a\t0\n", "Conc.M", r"x\.txt:6: expected 3 columns, got 2"),
         (TAB + "a\t0\tx\n", "Conc.M", r"x\.txt:6: 'x' in \"Conc\.M\"; expected a finite number"),
         (TAB + "a\t0\tnan\n", "Conc.M", r"x\.txt:6: 'nan' in"),
+        (TAB + "a\t0\t1_000\n", "Conc.M", r"x\.txt:6: '1_000' in"),
         (
             "Word\tV\nx\tNA\na\t1\nb\t2\n",
             "V",
@@ -48,6 +49,12 @@ def test_refusals(tmp_path: Path, text: str, value: str, why: str) -> None:
     (tmp_path / "x.txt").write_text(text)
     with pytest.raises(DataError, match=why):
         list(norms(str(tmp_path / "x.txt"), None, value, Tally()))
+
+
+def test_words_of_another_encoding_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes("Word\tV\nthe\t1\ncaf\xe9\t1\n".encode("latin1"))
+    with pytest.raises(DataError, match=r"x\.txt:3: not UTF-8; convert the file"):
+        list(norms(str(tmp_path / "x.txt"), None, "V", Tally()))
 
 
 SENSES = """\

@@ -66,6 +66,8 @@ def test_distributions_of_vicomte(vicomte: dict[str, str]) -> None:
     }
     assert box["values"] == [0, 0, 3]
     assert tally.left_out == {"subject that --subjects lacks": 1}
+    none = write(Path(vicomte["subjects"]).with_name("none.jsonl"))
+    assert not list(prompts(tally=tally, **vicomte | {"subjects": none}))
 
 
 def test_sizes_of_vicomte(tmp_path: Path, vicomte: dict[str, str]) -> None:
@@ -92,8 +94,10 @@ def test_another_row_of_coda_stops_with_its_line(
 
 def test_another_file_of_vicomte_is_refused(tmp_path: Path, vicomte: dict[str, str]) -> None:
     short = write(tmp_path / "d.jsonl", {"moon": [0, 9]})
+    two = write(tmp_path / "e.jsonl", {"moon": [0, 9, 0]}, {"box": [0, 0, 3]})
     for change, why in (
         ({"path": short}, r"d\.jsonl:1: expected 3 counts of 'moon', one per class of"),
+        ({"path": two}, r"e\.jsonl:2: expected one object of all distributions"),
         ({"templates": None}, "needs? its templates"),
         ({"words": None}, "need the words of the relation, --words FILE"),
         ({"templates": write(tmp_path / "t.jsonl", {"template": "[X]"})}, r"one \[X\] and one"),

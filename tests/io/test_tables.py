@@ -282,6 +282,8 @@ def test_faults_of_a_separated_text_name_row_and_line(tmp_path: Path) -> None:
     assert f"{path}:1: line 3 of the file: not valid quoted text" in caught(path)
     path.write_bytes(b"text,n\na,1\n")
     assert "has no column 'caption'; its columns are text, n" in caught(f"{path}#caption")
+    path.write_text("text,n\n" + "a" * 200_000 + ",1\n")
+    assert [*map(len, read_texts(path))] == [200_000]
 
 
 # ------------------------------------------------------------------------ windows, inputs, commands

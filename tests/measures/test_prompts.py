@@ -60,6 +60,22 @@ def test_scores_are_of_first_pieces_at_the_mask(subject: Subject) -> None:
     assert not found[0, :, 2].any()
 
 
+@pytest.mark.parametrize(
+    ("text", "answer", "why"),
+    [
+        ("a [MASK] <mask>", "red", "the prompt 'a <mask> <mask>' has 2 masks for "),
+        ("a [MASK]", "\u200b", "the answer '\\\\u200b' has no token"),
+    ],
+)
+def test_what_a_tokenizer_takes_for_something_else_is_refused(
+    tmp_path: Path, text: str, answer: str, why: str
+) -> None:
+    masked_lm(tmp_path, "roberta")
+    odd = Prompts("p", ["x"], [[text]], [[[answer], ["a"]]], [np.array([1.0, 0])])
+    with pytest.raises(DataError, match=why):
+        odd.scores(Subject(str(tmp_path), Reading("alone")))
+
+
 def test_a_piece_is_taken_as_it_is_inside_a_text() -> None:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel

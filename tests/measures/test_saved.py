@@ -40,6 +40,7 @@ def test_an_unknown_item_and_an_encoder_that_was_not_asked(tmp_path: Path) -> No
         ({"predictions": [1, True]}, "must be numbers"),
         ({"gold": "a", "predictions": ["a", 1]}, "must be names of classes"),
         ({"gold": None, "predictions": [1, 1]}, "must be numbers"),
+        ({"gold": "a", "predictions": ["a", "b"]}, "\"gold\" is 'a', of another item 1.0"),
         ({"statistic": "luck", "predictions": [1, 1]}, "\"statistic\" is 'luck', expected one of"),
     ],
 )

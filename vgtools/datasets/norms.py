@@ -10,7 +10,7 @@ from typing import Literal
 
 from vgtools.datasets.rows import Row
 from vgtools.io.errors import DataError, Tally
-from vgtools.io.streams import read_lines, read_quoted
+from vgtools.io.streams import TextStats, read_lines, read_quoted
 
 # Files of WordNet's lexicographers, which are the supersenses, by number.
 _FILES = re.findall(
@@ -41,7 +41,8 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
         DataError: no such column, another number of columns than in the header, or a value that is
             not a finite number after numbers (65, with the line); most are, but not the first.
     """
-    lines = read_lines(path)
+    stats = TextStats()
+    lines = read_lines(path, stats)
     header = next(lines, "")
     separator = "\t" if "\t" in header else ","
     titles = next((cells for _, cells in _cells(iter([header]), path, separator)), [])
@@ -55,6 +56,9 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
     first = ""
     seen = dict[str, bool]()  # whether a word's value is a number
     for line, cells in _cells(lines, path, separator):
+        if stats.replaced:
+            why = "not UTF-8; convert the file, for example: iconv -f latin1 -t utf8"
+            raise DataError(why, path, line + 1)
         if len(cells) != len(titles):
             why = f"expected {len(titles)} columns, got {len(cells)}"
             raise DataError(why, path, line + 1)
@@ -90,7 +94,7 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if math.isfinite(value) and "_" not in text else None
 
 
 def wordnet(

@@ -40,7 +40,8 @@ def prompts(
     Source: Paik et al. 2021 (CoDa) and its rows on the hub; Zhang et al. 2022 (ViComTe) and the
         README of its data, by which counts are in the order of the alphabet.
     """
-    _, first = next(read_jsonl(path), (0, dict[str, Any]()))
+    rows = read_jsonl(path)
+    _, first = next(rows, (0, dict[str, Any]()))
     if "label" in first:
         yield from _coda(path, tally)
         return
@@ -59,13 +60,17 @@ def prompts(
         why = "ViComTe's distributions need the words of the relation, --words FILE"
         raise DataError(why, path)
     answers = _answers(words)
-    kept = subjects and {row["sub"] for _, row in read_jsonl(subjects, {"sub": str})}
+    if next(rows, None):
+        raise DataError("expected one object of all distributions, got another row", path, 2)
+    kept = (
+        None if subjects is None else {row["sub"] for _, row in read_jsonl(subjects, {"sub": str})}
+    )
     for subject, counts in first.items():
         right = isinstance(counts, list) and all(type(n) in (int, float) for n in counts)
         if not right or len(counts) != len(answers):
             why = f"expected {len(answers)} counts of {subject!r:.40}, one per class of {words}"
             raise DataError(f"{why}, got {counts!r:.60}", path, 1)
-        if kept and subject not in kept:
+        if kept is not None and subject not in kept:
             tally.left_out["subject that --subjects lacks"] += 1
         else:
             yield _row(subject, texts, answers, counts)

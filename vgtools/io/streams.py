@@ -362,6 +362,7 @@ def read_quoted(
     Raises:
         DataError: the quoting is broken; file and line are named.
     """
+    csv.field_size_limit(WINDOW_CHARS)  # by default 131,072 characters, and a text may be longer
     reader = csv.reader((line + "\n" for line in lines), delimiter=separator, strict=True)
     start = 1
     try:

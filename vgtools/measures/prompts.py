@@ -84,7 +84,12 @@ class Prompts:
         texts = [text.replace(MASK, mask) for own in self.prompts for text in own]
         tokens = tokenize(tokenizer, texts)
         lengths = np.diff(tokens.starts)
-        at = np.flatnonzero(tokens.ids == model.mask)  # one in each text
+        at = np.flatnonzero(tokens.ids == model.mask)
+        masks = np.bincount(np.repeat(np.arange(len(texts)), lengths)[at], minlength=len(texts))
+        if (masks != 1).any():  # the encoder's own mark, for example, next to the file's
+            odd = int((masks != 1).argmax())
+            why = f"the prompt {texts[odd]!r:.80} has {masks[odd]} masks for {subject.ref}"
+            raise DataError(f"{why}, expected one", self.name)
         kept = lengths <= model.text.max_tokens
         copies = np.where(kept, lengths, 0)
         source = np.flatnonzero(np.repeat(kept, lengths))
@@ -115,7 +120,10 @@ def first_pieces(tokenizer: Any, names: Sequence[str]) -> dict[str, int]:
     found = dict[str, int]()
     for number, name in enumerate(names):
         ids, spans = tokens.row(number)
-        found[name] = int(ids[spans[:, 1] > spans[:, 0]][0])
+        pieces = ids[spans[:, 1] > spans[:, 0]]
+        if not len(pieces):
+            raise DataError(f"the answer {name!r:.60} has no token; leave it out")
+        found[name] = int(pieces[0])
     return found
 
 

@@ -88,6 +88,10 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
             if before != here:
                 why = f"{name} is of other items than in {other} (sha256 {here}, there {before})"
                 raise DataError(f"{why}; compare encoders measured on the same files", path, line)
+            one = next(iter(rows[name].values()))["gold"]
+            if isinstance(one, str) != isinstance(row["gold"], str):
+                why = f'"gold" is {row["gold"]!r:.40}, of another item {one!r:.40}'
+                raise DataError(f"{why}; expected numbers or names of classes", path, line)
             same = ("gold", "statistic", "kind")
             if any(first[fact] != row[fact] for fact in same):
                 why = f"{key!r:.60} has gold {row['gold']}, in an earlier file {first['gold']}"

@@ -158,7 +158,7 @@ def extract_image_feats(
     if file_size(manifest_of(output.rstrip("/"))) is not None:
         extract.check_errors(output, **asdict(errors))
     if captions is not None:
-        _write_captions(captions, places, output)
+        _write_captions(captions, places, output, runtime.quiet)
     if counts is not None:
         _summary(output, task, counts, runtime.quiet)
 
@@ -212,14 +212,18 @@ def _check(
     refuse_if(taken, "--captions", f"{captions} is one of the files of -o {output}")
 
 
-def _write_captions(file: str, places: list[str], output: str) -> None:
+def _write_captions(file: str, places: list[str], output: str, quiet: bool) -> None:
     from vgtools.images.captions import captions
     from vgtools.io.artifact import read_ids
     from vgtools.io.files import dumps
     from vgtools.io.own import atomic_write
 
     ids = dict.fromkeys(read_ids(Path(output).with_suffix(".ids")))
-    atomic_write(file, b"".join(map(dumps, captions(places, ids))))
+    rows = [*captions(places, ids)]
+    atomic_write(file, b"".join(map(dumps, rows)))
+    shown = len({row["image"] for row in rows})
+    images = f"{shown:,} of {amount(len(ids), 'image')}"
+    note("extract-image-feats", f"{amount(len(rows), 'caption')} of {images} in {file}", quiet)
 
 
 def _summary(output: str, task: Extraction, counts: Mapping[str, int], quiet: bool) -> None:
