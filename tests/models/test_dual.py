@@ -19,7 +19,7 @@ from vgtools.images.featurizer import Featurizer
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.backbone import load_backbone
 from vgtools.models.dual import is_dual, load_dual
-from vgtools.models.encoder import load_encoder
+from vgtools.models.encoder import load_encoder, save_pretrained
 
 TEXTS = ["a red dog", "A photo of a cat", "dog", "cats of a dog"]
 
@@ -212,6 +212,18 @@ def test_a_reference_is_a_dual_encoder_a_hub_name_or_a_run(tmp_path: Path) -> No
     assert error.value.code == Exit.NO_INPUT
 
 
-def test_it_is_no_encoder_of_texts(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"is a .*, not an encoder of texts like BERT or RoBERTa"):
-        load_encoder(str(folder))
+@torch.inference_mode()
+def test_its_text_side_is_an_encoder_here_and_in_a_run(folder: Path, tmp_path: Path) -> None:
+    encoder = load_encoder(str(folder))
+    model = AutoModel.from_pretrained(folder).eval().text_model
+    ids = torch.tensor([[*encoder.prefix, *encoder.tokenizer.encode("a dog").ids]])
+    found = [each(ids, output_hidden_states=True).hidden_states for each in (encoder.model, model)]
+    assert len(found[0]) == encoder.layers + 1
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert encoder.width == model.config.hidden_size
+    save_pretrained(tmp_path / "kept", encoder)
+    again = load_encoder(str(tmp_path / "kept"))
+    assert again.fingerprint == encoder.fingerprint
+    assert again.tokenizer.to_str() == encoder.tokenizer.to_str()
+    low = load_encoder(str(folder), dtype="bfloat16")
+    assert (low.fingerprint, low.model.dtype) == (encoder.fingerprint, torch.bfloat16)

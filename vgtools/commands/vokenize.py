@@ -113,12 +113,12 @@ def vokenize(
     One row per line of the text, in order, empty lines included: {"text", "spans": [[start, end],
     ...], "vokens": [row, ...], "scores": [score, ...]}. Spans are code points of the line, rows are
     lines of the index's .ids file, -1 means no image. A score is the relevance, or, if the matcher
-    was validated in training, the probability that a caption of the image holds the word. Sentences
-    longer than the encoder accepts are windowed with context on both sides. The search is exact
-    unless the index has lists (vg build-index --factory IVF…); the manifest then states how often
-    it is right. A sentence's vokens depend only on the sentence, up to rounding: some CPU libraries
-    sum in another order when other sentences share the batch. With MKL_CBWR=AUTO,STRICT in the
-    environment, Intel's MKL does not.
+    was validated in training, the probability that a caption of the image holds the word; with a
+    SigLIP, that it fits. Sentences longer than the encoder accepts are windowed with context on
+    both sides. The search is exact unless the index has lists (vg build-index --factory IVF…); the
+    manifest then states how often it is right. A sentence's vokens depend only on the sentence, up
+    to rounding: some CPU libraries sum in another order when other sentences share the batch. With
+    MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
 
     With -o FILE the same command resumes after a kill and ends byte-identical. -o X.parquet writes
     a table, -o X.npy the packed form, -o X.jsonl/ (X.parquet/, X.npy/) shards: see --help shards.

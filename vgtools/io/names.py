@@ -15,10 +15,35 @@ _TABLE = re.compile(
     r"(.*?\.(?:parquet/?|arrow|feather|(?:csv|tsv)(?:\.gz|\.zst)?))(?:#(.*))?", re.DOTALL
 )
 
+# The place where huggingface_hub keeps a file of a repository, and the form of its public name.
+_CACHED = re.compile(r".*/(?:models|datasets)--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})(/.*)?")
+_PUBLIC = re.compile(r"[^/]+/[^/]+@[0-9a-f]{40}")
+
 
 def is_url(path: str | Path) -> bool:
     """Return whether a path is a URL, not a file of this machine."""
     return re.match(r"[a-z][a-z0-9+.-]*://", str(path)) is not None
+
+
+def public(path: str | Path) -> str:
+    """Return the name of a path for a manifest: OWNER/NAME@COMMIT/FILE for a copy of a hub's."""
+    return _CACHED.sub(r"\1/\2@\3\4", str(path))
+
+
+def beside(path: str, output: str) -> str:
+    """Return a path as seen from the folder of the output."""
+    return os.path.relpath(os.path.realpath(path), os.path.dirname(os.path.realpath(output)))
+
+
+def seen_from(output: str, path: str) -> str:
+    """Return the name of an input for a manifest: on a hub, or as seen from the output's folder."""
+    name = public(path)
+    return name if name != path else beside(path, output)
+
+
+def is_public(name: str) -> bool:
+    """Return whether a manifest names a repository of a hub, not a path."""
+    return _PUBLIC.fullmatch(name) is not None
 
 
 def is_shards(path: str | Path) -> bool:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +26,16 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import read_json
 from vgtools.models.clip import load_teacher
-from vgtools.models.encoder import Encoder, as_encoder, check_layers, max_positions
+from vgtools.models.encoder import (
+    TEXT_SIDES,
+    TOKENIZER_CONFIG,
+    Encoder,
+    as_encoder,
+    as_trained,
+    check_layers,
+    max_positions,
+    tokenizer_settings,
+)
 from vgtools.models.products import quicken
 from vgtools.models.references import (
     ENCODER_FILES,
@@ -48,11 +57,18 @@ if TYPE_CHECKING:
     from PIL import Image
     from tokenizers import Tokenizer
 
-KINDS = ("clip", "siglip", "siglip2", "altclip", "chinese_clip")  # transformers' model types
+KINDS = tuple(TEXT_SIDES)  # transformers' model types
 RUN = "clip"  # kind of the runs of vg pretrain clip
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+MOST_SCALE = 100.0  # factor of cosines; Radford et al. 2021 (CLIP), section 2.5
 _INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by PIL's number
-_TOKENIZER_CONFIG = "tokenizer_config.json"
+
+
+class Logits(NamedTuple):
+    """How a model's cosines became its logits in training: `scale` * cosine + `bias`."""
+
+    scale: float
+    bias: float | None  # SigLIP has one, for its sigmoid; a softmax compares pictures: None
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,7 @@ class DualEncoder:
     backbone: Mapping[str, Any]  # "ref" and "fingerprint" of the network of the features
     image_width: int  # D of these features
     fingerprint: str  # fingerprint of all networks
+    logits: Logits
 
 
 def is_dual(ref: str) -> bool:
@@ -102,12 +119,15 @@ def load_dual(
     if (Path(ref) / "run.json").is_file():
         return _of_run(ref, chosen, pick_dtype(dtype), offline)
     model, folder = load_towers(ref, offline=offline)
-    tokenizer = _as_trained(load_tokenizer(str(folder), offline=True), folder)
+    tokenizer = as_trained(load_tokenizer(str(folder), offline=True), folder)
     sha256 = fingerprint(model)
     model.vision_model = None  # Its pictures were embedded by `vg extract-image-feats`.
     texts = _text_side(DualTexts(model, tokenizer, folder), tokenizer, ref, sha256)
     texts.model.to(chosen, pick_dtype(dtype))
-    return DualEncoder(texts, None, {"ref": ref, "fingerprint": sha256}, texts.width, sha256)
+    bias = getattr(model, "logit_bias", None)
+    logits = Logits(float(model.logit_scale.exp()), None if bias is None else float(bias))
+    backbone = {"ref": ref, "fingerprint": sha256}
+    return DualEncoder(texts, None, backbone, texts.width, sha256, logits)
 
 
 def _of_run(ref: str, device: torch.device, dtype: torch.dtype, offline: bool) -> DualEncoder:
@@ -119,13 +139,15 @@ def _of_run(ref: str, device: torch.device, dtype: torch.dtype, offline: bool) -
     photos = PhotoSide(config, tower.width)
     try:
         photos.load_state_dict({name: run.weights[name] for name in photos.state_dict()})
+        scale = min(float(run.weights["log_scale"].exp()), MOST_SCALE)
     except (KeyError, RuntimeError) as error:
         raise unusable(f"network of {RUN}.safetensors", error, file) from None
     check_whole(photos, [], run.path / f"{RUN}.safetensors")
     texts.model.to(device, dtype)
     photos.eval().requires_grad_(False).to(device)
     backbone = run.info.get("backbone") or {}
-    return DualEncoder(texts, photos, backbone, config.width, run.fingerprint)
+    logits = Logits(scale, None)
+    return DualEncoder(texts, photos, backbone, config.width, run.fingerprint, logits)
 
 
 def load_towers(ref: str, *, offline: bool = False) -> tuple[Any, Path]:
@@ -189,13 +211,13 @@ class DualTexts(nn.Module):
             assert folder is not None
             # SigLIP was trained on texts of full length: padding is read as any other token.
             self._size = max_positions(self.config)
-            settings = _settings_of(folder)
+            settings = tokenizer_settings(folder)
             mark = settings.get("pad_token")
             mark = mark.get("content") if isinstance(mark, Mapping) else mark
             padding = self.config.pad_token_id if mark is None else tokenizer.token_to_id(str(mark))
             if padding is None:
                 why = f'"pad_token": the tokenizer has no token {mark!r:.40}'
-                raise DataError(why, folder / _TOKENIZER_CONFIG)
+                raise DataError(why, folder / TOKENIZER_CONFIG)
             self._padding = int(padding)
             self._left = settings.get("padding_side", "right") == "left"
 
@@ -250,30 +272,6 @@ def _text_side(model: DualTexts, tokenizer: Tokenizer, ref: str, sha256: str) ->
     except Exception as error:
         raise unusable("dual encoder", error, ref) from None
     return dataclasses.replace(encoder, width=width)
-
-
-def _settings_of(folder: Path) -> dict[str, Any]:
-    file = folder / _TOKENIZER_CONFIG
-    return read_json(file) if file.is_file() else {}
-
-
-def _as_trained(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
-    """Return the tokenizer of a SigLIP with the form of texts that it was trained with.
-
-    transformers does this in code next to the tokenizer's file: lower case, and for SigLIP no
-    punctuation. Other tokenizers are returned as they are.
-    """
-    from tokenizers import Regex, normalizers
-
-    if not str(read_json(folder / "config.json").get("model_type")).startswith("siglip"):
-        return tokenizer
-    steps: list[Any] = [normalizers.Lowercase()]
-    if str(_settings_of(folder).get("tokenizer_class")).startswith("SiglipTokenizer"):
-        marks = normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), "")
-        steps += [marks, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-    own = tokenizer.normalizer
-    tokenizer.normalizer = normalizers.Sequence([*steps, *([] if own is None else [own])])
-    return tokenizer
 
 
 # ---------------------------------------------------------------------------------------- pictures

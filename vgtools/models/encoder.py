@@ -40,9 +40,18 @@ from vgtools.text.tokens import special_ids
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+# transformers' classes of the text sides of dual encoders, by the type of the whole model.
+TEXT_SIDES = {
+    "clip": "CLIPTextModel",
+    "siglip": "SiglipTextModel",
+    "siglip2": "Siglip2TextModel",
+    "altclip": "AltCLIPTextModel",
+    "chinese_clip": "ChineseCLIPTextModel",
+}
 # A model's head: drawn, whole as the checkpoint has it, or, where it has none, drawn.
 Head = Literal["new", "whole", "or new"]
 
+TOKENIZER_CONFIG = "tokenizer_config.json"
 MOST_LAYERS = 1000  # far beyond any encoder
 
 
@@ -74,7 +83,8 @@ def load_encoder(
 
     `attention` is transformers' implementation; `eager` returns attention weights; None is torch's
     fused one if the architecture has it, else eager. With `regions` a VisualBERT remains one;
-    without, it is the BERT in it, here and in the functions below, as a LXMERT always is.
+    without, it is the BERT in it, here and in the functions below, as a LXMERT always is. A dual
+    encoder gives its text side, without the projection.
 
     Raises:
         DataError: as `_pretrained`.
@@ -93,10 +103,20 @@ def load_encoder(
         # The fingerprint is computed from the float32 weights, so that an encoder has the same
         # fingerprint whatever dtype it is loaded as.
         with quiet_transformers():
-            settings = SAFE_LOADING | _of_text(_config_in(folder), {"dtype": "float32"}, regions)
-            sha256 = fingerprint(AutoModel.from_pretrained(folder, **settings))
+            config = _config_in(folder)
+            settings = SAFE_LOADING | _of_text(config, {"dtype": "float32"}, regions)
+            network = _text_side(config) or AutoModel
+            sha256 = fingerprint(_text_of(network.from_pretrained(folder, **settings)))
     model = model.eval().requires_grad_(False).to(chosen_device)
     return as_encoder(model, tokenizer, ref, sha256, folder)
+
+
+def reads_before(encoder: Encoder) -> bool:
+    """Return whether there is a token before a text whose state has read the text, as [CLS] has.
+
+    SigLIP has no such token, and CLIP's sees no later ones.
+    """
+    return bool(encoder.prefix) and encoder.model.config.model_type != "clip_text_model"
 
 
 def read_config(ref: str, *, offline: bool = False) -> dict[str, Any]:
@@ -292,8 +312,34 @@ def _system_error(error: Exception) -> OSError:
     return OSError(int(number[1]), "") if number else OSError(str(error))
 
 
+def tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings next to a tokenizer, as transformers keeps them."""
+    file = folder / TOKENIZER_CONFIG
+    return read_json(file) if file.is_file() else {}
+
+
+def as_trained(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
+    """Return the tokenizer of a SigLIP with the form of texts that it was trained with.
+
+    transformers does this in code next to the tokenizer's file: lower case, and for SigLIP no
+    punctuation. Other tokenizers are returned as they are. In a run, a SigLIP's tokenizer has this
+    form in its file.
+    """
+    from tokenizers import Regex, normalizers
+
+    if read_json(folder / "config.json").get("model_type") not in ("siglip", "siglip2"):
+        return tokenizer
+    steps: list[Any] = [normalizers.Lowercase()]
+    if str(tokenizer_settings(folder).get("tokenizer_class")).startswith("SiglipTokenizer"):
+        marks = normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), "")
+        steps += [marks, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    own = tokenizer.normalizer
+    tokenizer.normalizer = normalizers.Sequence([*steps, *([] if own is None else [own])])
+    return tokenizer
+
+
 def _of_text(config: Mapping[str, Any], settings: dict[str, Any], regions: bool) -> dict[str, Any]:
-    """Return settings of `from_pretrained` that read the text encoder of a VisualBERT or a LXMERT.
+    """Return settings of `from_pretrained` that read the text encoder in a larger model.
 
     A VisualBERT without regions computes the same as a BERT, and so do LXMERT's language layers,
     which come before the layers that see the regions; transformers has no text tasks for either.
@@ -318,6 +364,19 @@ def _of_text(config: Mapping[str, Any], settings: dict[str, Any], regions: bool)
     }
 
 
+def _text_side(config: Mapping[str, Any]) -> Any:
+    """Return transformers' class for the text side of a dual encoder alone; None for others."""
+    import transformers
+
+    kind, mark, _ = str(config.get("model_type")).partition("_text_model")
+    return getattr(transformers, TEXT_SIDES[kind]) if mark and kind in TEXT_SIDES else None
+
+
+def _text_of(model: Any) -> Any:
+    """Return the text side of a dual encoder, and any other model as it is."""
+    return model.text_model if model.config.model_type in TEXT_SIDES else model
+
+
 def _pretrained(
     network: Any,
     name: str,
@@ -336,6 +395,8 @@ def _pretrained(
         DataError: missing (66, 69), damaged, pickled, remote code, or weights of the encoder are
             missing (65); there is no head where it may not be new (78).
     """
+    from transformers import AutoModel
+
     from vgtools.models.products import quicken
 
     builtin = BUILTIN.get(ref.removeprefix("builtin:")) if ref.startswith("builtin:") else None
@@ -352,6 +413,9 @@ def _pretrained(
         )
         raise DataError(f"{why} can be fine-tuned", ref, code=Exit.CONFIG)
     tokenizer = load_tokenizer(str(folder), offline=True)
+    if network is AutoModel:
+        network = _text_side(config) or network
+        tokenizer = as_trained(tokenizer, folder)
     with quiet_transformers():
         try:
             settings = SAFE_LOADING | _of_text(config, settings, regions)
@@ -361,6 +425,8 @@ def _pretrained(
     # A bare encoder's names have no prefix; in a model with a head, the head may be new. No system
     # here uses the pooler.
     prefix = "" if model is model.base_model else f"{model.base_model_prefix}."
+    text = _text_of(model)
+    prefix = prefix if text is model else "text_model."
 
     def in_encoder(key: str) -> bool:
         return key.startswith(prefix) and not key.removeprefix(prefix).startswith("pooler.")
@@ -377,8 +443,8 @@ def _pretrained(
     needed = set[str]() if drawn else heads - tied
     missing = sorted(key for key in new if in_encoder(key) or key in needed)
     missing += [str(key) for key, *_ in report["mismatched_keys"] if in_encoder(str(key))]
-    check_whole(model, missing, folder)
-    return quicken(model), tokenizer, folder
+    check_whole(text, missing, folder)
+    return quicken(text), tokenizer, folder
 
 
 def as_encoder(

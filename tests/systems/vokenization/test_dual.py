@@ -152,6 +152,27 @@ def test_each_word_is_embedded_once(bank: Path) -> None:
     handle.remove()
 
 
+@pytest.mark.parametrize("chosen", [slice(2, None), [4, 1, 3], [1]])
+def test_the_words_of_some_sentences_are_those_of_all(bank: Path, chosen: Any) -> None:
+    matcher = load_for(open_index(str(bank / "vg.faiss")), reading="word")
+    texts = [text for text in TEXTS if text] + ["", "a dogs"]
+    tokens = Vokenizer(matcher, open_index(str(bank / "vg.faiss"))).tokenize(texts)
+    lengths = np.minimum(np.diff(tokens.starts), matcher.encoder.max_tokens)
+
+    def states(starts: Array, sizes: Array) -> dict[int, torch.Tensor]:
+        found = {}
+        for pack in DualStates(matcher.encoder)(tokens.ids, starts, sizes):
+            parts = pack.tokens.split(sizes[pack.segments].tolist())
+            found |= {int(starts[s]): part for s, part in zip(pack.segments, parts, strict=True)}
+        return found
+
+    every = states(tokens.starts[:-1], lengths)
+    some = states(tokens.starts[:-1][chosen], lengths[chosen])
+    assert len(some) == len(np.unique(tokens.starts[:-1][chosen]))
+    for start, rows in some.items():
+        assert torch.allclose(rows, every[start][: len(rows)], atol=1e-6)
+
+
 @torch.inference_mode()
 def test_a_state_is_the_tokens_own_through_the_texts_projection(bank: Path) -> None:
     index = open_index(str(bank / "vg.faiss"))
@@ -194,6 +215,34 @@ def test_the_level_of_sentences_gives_all_tokens_the_image_of_their_text(bank: P
     images = unit(np.load(bank / "f.npy").astype(np.float64))
     best = int((images @ whole(bank, ids_of(bank, "a red dog"))).argmax())
     assert set(read(out)[0]["vokens"]) == {best}
+
+
+@torch.inference_mode()
+def test_scores_are_what_the_model_says_of_a_pair(bank: Path) -> None:
+    out = bank / "p.jsonl"
+    how = ["--index", str(bank / "vg.faiss"), "--level", "sentence", "-o", str(out), *CPU]
+    assert run(["vokenize", str(bank / "t.txt"), *how, "--restart"]) == 0
+    model = AutoModel.from_pretrained(bank / "model", dtype="float64").eval()
+    images = unit(np.load(bank / "f.npy").astype(np.float64))
+    best = float((images @ whole(bank, ids_of(bank, "a red dog"))).max())
+    made = json.loads(out.with_suffix(".json").read_text())
+    scale = float(model.logit_scale.exp())
+    assert made["logits"]["scale"] == pytest.approx(scale, rel=1e-6)
+    siglip = model.config.model_type == "siglip"
+    assert made.get("score") == ("probability" if siglip else None)
+    if siglip:  # as in transformers' example: the sigmoid of logits_per_text
+        assert made["logits"]["bias"] == pytest.approx(float(model.logit_bias), rel=1e-6)
+        best = 1 / (1 + np.exp(-(scale * best + float(model.logit_bias))))
+    else:
+        assert "bias" not in made["logits"]
+    assert read(out)[0]["scores"] == pytest.approx(
+        [best] * len(ids_of(bank, "a red dog")), abs=6e-5
+    )
+    page = bank / "p.html"
+    show = ["show", str(out), "--index", str(bank / "vg.faiss"), "-o", str(page), "-q"]
+    assert run([*show, "--images", str(bank / "photos")]) == 0
+    word = "probability" if siglip else "relevance"
+    assert f", {word} {read(out)[0]['scores'][0]:.4g}" in page.read_text()
 
 
 def test_features_of_another_model_or_pooling_are_refused(
@@ -252,6 +301,34 @@ def test_the_heat_of_a_text_is_its_cosine_with_each_patch(bank: Path) -> None:
     assert np.allclose(read(out)[0]["heat"], expected, atol=6e-5)
 
 
+def test_a_matcher_is_trained_on_both_towers(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = (bank / "f.ids").read_text().splitlines()
+    rows = [(name, f"a {['red', 'dog', 'cat'][i % 3]} of a dog") for i, name in enumerate(names)]
+    captions = str(save_captions(tmp_path / "c.jsonl", rows))
+    how = ["-e", str(bank / "model"), "--layers", "2", "--epochs", "1", "--batch-size", "6"]
+    how += ["--hold-out", "4", "--hidden", "8", "--dim", "4", *CPU]
+    given = ["train-matcher", captions, str(bank / "f.npy"), *how, "-o", str(tmp_path / "run")]
+    assert run(given) == 0
+    made = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert made["backbone"]["ref"] == str(bank / "model")
+    index = ["-m", str(tmp_path / "run"), "-o", str(tmp_path / "vg.faiss"), *CPU]
+    assert run(["build-index", str(bank / "f.npy"), *index]) == 0
+    out = tmp_path / "v.jsonl"
+    text = [str(bank / "t.txt"), "--index", str(tmp_path / "vg.faiss"), "-o", str(out)]
+    assert run(["vokenize", *text, *CPU]) == 0
+    assert [len(row["vokens"]) for row in read(out)][:4] == [
+        len(ids_of(bank, text)) for text in TEXTS[:4]
+    ]
+    measured = ["evaluate-matcher", captions, str(bank / "f.npy"), str(tmp_path / "run")]
+    assert run([*measured, "--split", "none", *CPU]) == 0
+    capsys.readouterr()
+    given[-1] += ".sentence"
+    assert run([*given, "--level", "sentence"]) == 2
+    assert "no token before a text that reads it" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def clip_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of `vg pretrain clip`, its captions and its features."""
@@ -278,6 +355,10 @@ def test_a_run_of_vg_pretrain_clip_needs_no_matcher(clip_run: Path) -> None:
     images = F.normalize(images, dim=1).numpy()
     index = open_index(str(clip_run / "vg.faiss"))
     assert np.allclose(index.vectors(np.arange(60)), images, atol=1e-6)
+    assert load_dual(str(clip_run / "model")).logits == (
+        pytest.approx(float(weights["log_scale"].exp())),
+        None,
+    )
     tower = load_teacher(str(clip_run / "model"))
     ids = [*tower.prefix, *tower.tokenizer.encode("the a", add_special_tokens=False).ids]
     out = tower.model(input_ids=torch.tensor([[*ids, *tower.suffix]]))

@@ -93,7 +93,7 @@ def vokenization(
 
     Args:
         feats: X.npy of vg extract-image-feats, with X.ids and X.json.
-        encoder: Hub name, directory or builtin:NAME.
+        encoder: Hub name, directory or builtin:NAME. A CLIP or its kin gives its text side.
         preset: The recipe that measured best on captions; on running text, for a bank of the photos
             it learns from; or the paper's.
         level: sentence: [CLS] against the image (appendix A.4).
@@ -112,7 +112,7 @@ def vokenization(
     refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")
     from vgtools.io.artifact import open_features
     from vgtools.io.inputs import Inputs
-    from vgtools.models.encoder import load_encoder
+    from vgtools.models.encoder import load_encoder, reads_before
     from vgtools.systems.vokenization import matcher_training as system
     from vgtools.text.tokens import NLTK, load_stop_words
     from vgtools.training.session import Session, process_device
@@ -128,6 +128,8 @@ def vokenization(
         "train-matcher", folder, device, quiet=runtime.quiet, save_seconds=_SECONDS
     ) as session:
         text = load_encoder(encoder, device=str(device), offline=runtime.offline)
+        why = f"{encoder} has no token before a text that reads it, as [CLS] does"
+        refuse_if(level == "sentence" and not reads_before(text), "--level", why)
         words = load_stop_words(stop_words)
         config = {
             "preset": preset,

@@ -31,7 +31,7 @@ from vgtools.io.errors import DataError, Exit, amount, plain
 from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
 from vgtools.io.streams import read_jsonl
-from vgtools.models.dual import PhotoConfig, photo_network, root
+from vgtools.models.dual import MOST_SCALE, PhotoConfig, photo_network, root
 from vgtools.models.encoder import Encoder
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype
@@ -45,7 +45,6 @@ from vgtools.training.steps import plan_for, steps_by_length
 KIND = "clip"
 LOSS = "info_nce"
 _FIRST_SCALE = 1 / 0.07  # first scale of the logits
-_MOST_SCALE = 100.0
 _WINDOW = 50  # steps whose captions are sorted by length together
 _AT_ONCE = 512  # captions or photos that are embedded at a time, without gradients
 
@@ -171,7 +170,7 @@ class Contrastive(nn.Module):
         texts = self.embed_texts(batch.ids, batch.lengths)
         photos = self.embed_photos(batch.feats)
         # As in CLIP: a larger scale makes the training unstable.
-        scale = self.log_scale.clamp(max=math.log(_MOST_SCALE)).exp()
+        scale = self.log_scale.clamp(max=math.log(MOST_SCALE)).exp()
         return {LOSS: info_nce(texts, photos, batch.own, scale)}
 
 

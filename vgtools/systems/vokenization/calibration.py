@@ -66,6 +66,25 @@ class Calibration:
         return _logistic(self.relevance * relevance + known[:, None]).astype(np.float32)
 
 
+@dataclass(frozen=True)
+class PairProbability:
+    """A SigLIP's own probability that a text and a picture belong together, pair by pair.
+
+    Source: Zhai et al. 2023 (SigLIP), equation 1.
+    """
+
+    scale: float
+    bias: float
+
+    def probability(self, relevance: Array, stems: Sequence[str]) -> Array:
+        """Return the probability of each voken, (T, k) float32; it does not read the stems."""
+        logits = self.scale * relevance.astype(np.float64) + self.bias
+        return _logistic(logits).astype(np.float32)
+
+
+Probability = Calibration | PairProbability
+
+
 def fit_calibration(
     relevance: Array, stems: Sequence[str], right: Array, counts: Mapping[str, int]
 ) -> Calibration:

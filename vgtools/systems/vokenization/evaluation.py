@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
-from vgtools.systems.vokenization.calibration import Calibration, reliability
+from vgtools.systems.vokenization.calibration import Probability, reliability
 from vgtools.systems.vokenization.matcher import TokenImageMatcher
 from vgtools.systems.vokenization.matcher_training import (
     HiddenStates,
@@ -214,7 +213,7 @@ class Evaluation:
         self._bootstrap.fewest = np.inf
         record = {"images": size, "chance": chance(size), **self._figures(run.matcher)}
         self.fewest = self._bootstrap.fewest
-        calibration = Calibration.of(run.info, Path(run.ref) / "run.json")
+        calibration = run.calibration()
         if calibration is not None:
             record["reliability"] = self._reliability(run.matcher, calibration)
         if "text" in self._encoded:
@@ -282,7 +281,7 @@ class Evaluation:
         }
 
     def _reliability(
-        self, matcher: TokenImageMatcher, calibration: Calibration
+        self, matcher: TokenImageMatcher, calibration: Probability
     ) -> list[dict[str, float]]:
         """Return the reliability curve of the content words of the captions."""
         captions, *_ = self._encoded["captions"]
@@ -291,7 +290,7 @@ class Evaluation:
         scores = calibration.probability(ranked.scores[captions.content][:, None], stems)[:, 0]
         return reliability(scores, concept_hits(captions, ranked))
 
-    def _text(self, matcher: TokenImageMatcher, calibration: Calibration | None) -> dict[str, Any]:
+    def _text(self, matcher: TokenImageMatcher, calibration: Probability | None) -> dict[str, Any]:
         """Return how many photos the words of the text get, and how often a noun's fits."""
         captions, *_ = self._encoded["text"]
         ranked = self._rank(matcher, "text", self._text_photos)

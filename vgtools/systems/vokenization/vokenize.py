@@ -26,16 +26,17 @@ import torch
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.names import public
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.io.windows import growing_windows as growing_windows
 from vgtools.io.windows import pipelined
-from vgtools.models.dual import is_dual, load_dual
+from vgtools.models.dual import Logits, is_dual, load_dual
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
 from vgtools.models.references import check_same
 from vgtools.retrieval import Index, bare_index, check_embeddings, matcher_path
-from vgtools.systems.vokenization.calibration import Calibration
+from vgtools.systems.vokenization.calibration import Calibration, PairProbability, Probability
 from vgtools.systems.vokenization.dual import (
     READING,
     DualEmbedding,
@@ -71,6 +72,20 @@ class Matcher:
     ref: str
     fingerprint: str  # hash of the matcher's weights, the encoder's and the tokenizer
     reading: Reading | None = None  # how a dual encoder reads tokens
+    logits: Logits | None = None  # a dual encoder has them
+
+    def calibration(self) -> Probability | None:
+        """Return how a relevance becomes a probability, if the matcher has learned it.
+
+        A CLIP has not: its softmax compares pictures, so that the probability of one would fall
+        with every picture of the same thing that a bank has.
+
+        Raises:
+            DataError: it is damaged in the run (65).
+        """
+        if self.logits is not None and self.logits.bias is not None:
+            return PairProbability(self.logits.scale, self.logits.bias)
+        return Calibration.of(self.info, Path(self.ref) / "run.json")
 
     def packed(self, pack: int | None = None, *, sentence: bool = True) -> PackedEncoder:
         """Return the encoder for states of tokens; `sentence`: whether its term is needed."""
@@ -99,9 +114,9 @@ def open_matcher(
         dual = load_dual(str(path), device=device, dtype=dtype, offline=offline)
         info = {"backbone": dict(dual.backbone)}
         embedding = DualEmbedding(dual).eval()
-        return Matcher(
-            embedding, dual.texts, info, str(path), fingerprint_of(dual), reading or READING
-        )
+        sha256 = fingerprint_of(dual)
+        how = reading or READING
+        return Matcher(embedding, dual.texts, info, str(path), sha256, how, dual.logits)
     if reading is not None:
         why = f"was trained to read tokens; --reading {reading} belongs to a CLIP and its kin"
         raise DataError(why, path, code=Exit.CONFIG)
@@ -233,7 +248,7 @@ class Vokenizer:
         matcher: as `open_matcher` returns it.
         index: the image bank, embedded by this very matcher.
         k: images per token.
-        min_score: score below which a token has no voken (-1): a probability where the run is
+        min_score: score below which a token has no voken (-1): a probability where the matcher is
             calibrated, else a relevance.
         pack: tokens per step of the encoder; halved when memory runs out.
         context_weight: weight of the sentence term; None takes the index's weight, else the run's.
@@ -267,7 +282,7 @@ class Vokenizer:
         self.index = index
         self.k = k
         self.min_score = min_score
-        self.calibration = Calibration.of(matcher.info, Path(matcher.ref) / "run.json")
+        self.calibration = matcher.calibration()
         config = self.matcher.matcher.config
         needed = config.level == "sentence" or config.context_weight > 0
         self.encoder = matcher.packed(pack, sentence=needed)
@@ -534,8 +549,9 @@ class SearchWork(VokenizeTask):
         matcher = self.worker.matcher
         bank = self.worker.index
         sha256 = tokenizer_fingerprint(matcher.encoder.tokenizer)
+        index = [*map(public, self._index)]
         return {
-            "index": self._index[0] if len(self._index) == 1 else list(self._index),
+            "index": index[0] if len(index) == 1 else index,
             "matcher": bank.manifest["matcher"],
             "count": bank.count,
             "level": matcher.matcher.config.level,
@@ -544,12 +560,16 @@ class SearchWork(VokenizeTask):
             "pack": self.worker.encoder.pack,
             **({} if self.worker.calibration is None else {"score": "probability"}),
             "agreement_with_float32": self.agreed,
-            "tokenizer": {"ref": matcher.ref, "sha256": sha256},
+            "tokenizer": {"ref": public(matcher.ref), "sha256": sha256},
         }
 
 
-def _reading_of(matcher: Matcher) -> dict[str, str]:
-    return {} if matcher.reading is None else {"reading": matcher.reading}
+def _reading_of(matcher: Matcher) -> dict[str, Any]:
+    """Return how a dual encoder reads tokens, and the scale and bias of its logits."""
+    if matcher.logits is None:
+        return {}
+    known = {name: value for name, value in matcher.logits._asdict().items() if value is not None}
+    return {"reading": matcher.reading, "logits": known}
 
 
 def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
