@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from tests.conftest import Runner
 from vgtools import cli
@@ -48,6 +49,24 @@ def test_a_bad_row_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     out = capfd.readouterr()
     assert out.out == ""
     assert f'{path}:2: the key "prediction" is missing or null; the row has id' in out.err
+
+
+def test_rows_there_and_back_as_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "p.jsonl", SQUAD)
+    table = str(tmp_path / "p.parquet")
+    expected = score(capfd, "squad-2.0", path)
+    for _ in range(2):  # the second time it is up to date
+        assert score(capfd, "squad-2.0", path, "-o", table) == expected
+    found = parquet.read_table(table)
+    assert found.column_names == [*SQUAD[0]]
+    assert found["label"].to_pylist() == [["Bo"], []]
+    made = json.loads((tmp_path / "p.json").read_text())
+    assert (made["kind"], made["task"], made["rows"]) == ("predictions", "squad-2.0", 2)
+    assert score(capfd, "squad-2.0", table) == expected
+    assert score(capfd, "squad-2.0", table, "-o", str(tmp_path / "again.jsonl")) == expected
+    assert [*map(json.loads, (tmp_path / "again.jsonl").read_text().splitlines())] == SQUAD
+    assert cli.run(["score", "squad-2.0", path, "-o", path]) != 0
+    assert cli.run(["score", "squad-2.0", path, "-o", str(tmp_path / "x.csv")]) == 2
 
 
 def test_any_threshold_can_be_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -624,6 +624,12 @@ CASES = (
         ("vcr/train.jsonl jsonl", "vcr/val.jsonl jsonl"),
         folder="run",
     ),
+    Case(
+        "score-table",
+        "score rte in/answers/bert/seed-1/predictions.jsonl -o p.parquet",
+        ("answers/bert/seed-1/predictions.jsonl jsonl",),
+        restart=False,
+    ),
     # -------------------------------------------------------------------------- pages and figures
     Case(
         "submission",

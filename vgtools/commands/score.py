@@ -17,11 +17,12 @@ def score(
     joint: Annotated[str | None, File()] = None,
     submission: Annotated[str | None, File()] = None,
     null_threshold: Annotated[float | None, Value("X", show_default="0")] = None,
+    output: Annotated[str | None, File()] = None,
 ) -> None:
     """Score saved predictions of a downstream task with its official metrics, without a model.
 
-    PREDICTIONS is jsonl, a row per example: {"id", "prediction", "label"}, and for SQuAD 2.0
-    "no_answer" and "answer", as vg finetune writes it. Prints one record with the metrics in
+    PREDICTIONS is jsonl or a table, a row per example: {"id", "prediction", "label"}, and for SQuAD
+    2.0 "no_answer" and "answer", as vg finetune writes it. Prints one record with the metrics in
     percent and their mean, "headline". SQuAD 2.0 keeps withheld answers, so any threshold can be
     tried; the best are also printed.
 
@@ -35,6 +36,8 @@ def score(
 
         vg score vcr-qar qar/seed-9595/predictions.jsonl --joint qa/seed-9595/predictions.jsonl
 
+        vg score rte rte.bert/seed-9595/predictions.jsonl -o rte.parquet
+
         vg score vqa vqa/seed-9595/predictions.test.jsonl --submission test-dev.json
 
     Args:
@@ -45,6 +48,7 @@ def score(
         submission: For a test file, instead of scores: the JSON of VQA's server, NLVR2's CSV, or
             with --joint the CSV of VCR's leaderboard.
         null_threshold: SQuAD 2.0: no answer where it scores higher by more than X.
+        output: Write the rows as well, as a table (X.parquet) or X.jsonl.
     """
     from vgtools.tasks.saved import SUBMISSIONS, score_saved
     from vgtools.tasks.table import find_task
@@ -56,6 +60,7 @@ def score(
     other = submission is not None and joint is None and task.name not in SUBMISSIONS
     named = submission is not None and gold is not None
     refuse_if(named, "--gold", "is for scores, which --submission writes none of")
+    refuse_if(submission and output, "--output", "is for scores, which --submission writes none of")
     refuse_if(other, "--submission", f"is for {', '.join(SUBMISSIONS)}; vcr-qar needs --joint")
     unused = null_threshold is not None and not task.unanswerable
     why = f"applies to squad-2.0, whose questions may have no answer, not to {task.name}"
@@ -64,4 +69,4 @@ def score(
     refuse_if(piped, "-", "only one file can come from a pipe")
     if gold is not None and Path(gold).is_dir():
         gold = str(Path(gold) / task.files["dev"])
-    score_saved(task, rows, gold, null_threshold or 0.0, joint, submission)
+    score_saved(task, rows, gold, null_threshold or 0.0, joint, submission, output)

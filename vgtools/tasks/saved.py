@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vgtools.io.errors import DataError
 from vgtools.io.files import dumps, final_path, read_json
+from vgtools.io.output import Output
 from vgtools.io.own import atomic_write, open_stream
 from vgtools.models.sealed import check_predictions
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
@@ -28,6 +29,7 @@ def score_saved(
     threshold: float,
     joint: str | None,
     submission: str | None,
+    output: str | None = None,
 ) -> None:
     """Print the scores of saved predictions, or write them in the form of the task's server.
 
@@ -37,6 +39,7 @@ def score_saved(
         joint: predictions of vcr-qa, to be joined with predictions of vcr-qar.
         submission: the file to write instead of scores, for VQA, for NLVR2, and with `joint` for
             VCR.
+        output: the rows are also written here, as JSON lines or a table.
 
     Raises:
         DataError: as `vgtools.tasks.dispatch.gather`, or they have changed since their run wrote
@@ -55,7 +58,8 @@ def score_saved(
     def examples(name: str) -> Iterator[Example] | None:
         return None if gold is None else read_examples(name, gold)
 
-    rows = with_answers(read_predictions(task, path))
+    saved = list(read_predictions(task, path))
+    rows = with_answers(saved)
     has_threshold = task.unanswerable and all("no_answer" in row for row in rows)
     at = threshold if has_threshold else None
     scores = score_predictions(task, rows, examples(task.name), threshold=at, file=path)
@@ -64,6 +68,13 @@ def score_saved(
         answers = gather("vcr-qa", first, examples("vcr-qa"), file=joint)
         rationales = gather(task, rows, examples(task.name), file=path)
         scores |= joint_scores(answers, rationales, joint)
+    if output is not None:
+        config = {"command": "score", "task": task.name}
+        with Output([output], config, columns={}, inputs=[path], restart=True) as out:
+            for row in saved if not out.complete else ():
+                out.write(dumps(row))
+            if not out.complete:
+                out.finish(kind="predictions", task=task.name, rows=len(saved))
     open_stream("-").write(dumps({"task": task.name, **scores}))
 
 
