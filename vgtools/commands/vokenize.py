@@ -117,8 +117,8 @@ def vokenize(
     SigLIP, that it fits. Sentences longer than the encoder accepts are windowed with context on
     both sides. The search is exact unless the index has lists (vg build-index --factory IVF…); the
     manifest then states how often it is right. A sentence's vokens depend only on the sentence, up
-    to rounding: some CPU libraries sum in another order when other sentences share the batch. With
-    MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
+    to rounding: some CPU libraries sum in another order when other sentences share the batch;
+    Intel's MKL does not with MKL_CBWR=AUTO,STRICT.
 
     With -o FILE the same command resumes after a kill and ends byte-identical. -o X.parquet writes
     a table, -o X.npy the packed form, -o X.jsonl/ (X.parquet/, X.npy/) shards: see --help shards.
