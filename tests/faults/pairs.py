@@ -300,6 +300,7 @@ _SEEN = (
 _ALIKE = "compare words in/words.npy in/words2.npy --offline"
 _TUNE = " --epochs 1 --batch-size 8 --max-length 40 --device cpu -q -o run"
 _FOUND = "finetune sst-2 in/sst-2 -e in/encoder --retrieved in/sst.found.jsonl --feats in/feats.npy"
+_PUSH = "push in/vg.faiss me/bank --dry-run"
 _SCORE = "score rte in/answers/bert/seed-1/predictions.jsonl --gold in/tables/answers.tsv"
 _JOINT = (
     "score vcr-qar in/vcr-qar/seed-9595/predictions.jsonl"
@@ -462,6 +463,8 @@ PAIRS = (
     ),
     Pair("every command: X.npy × X.rows.npy", "pretrain-further", rows("packed.rows.npy")),
     Pair("build-index: features × matcher", "build-index", made_with("feats.json", "backbone")),
+    Pair("build-index: features × images", "build-index-chosen", lines("rights.jsonl"), SAME),
+    Pair("push: index × matcher", _PUSH, made_with("vg.json", "matcher")),
     Pair("vokenize: index × matcher", "vokenize", made_with("vg.json", "matcher")),
     Pair("vokenize: index × index", _PARTS, made_with("vg2.json", "matcher")),
     Pair("vokenize: captions × index", "vokenize-control", lines("captions.jsonl"), SAME),

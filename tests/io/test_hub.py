@@ -58,6 +58,13 @@ def vokens(tiny: Path, tmp_path: Path) -> Path:
     return tmp_path / "v.jsonl"
 
 
+def sha(hub: Hub, repo: str) -> str:
+    """Return the newest commit of a repository."""
+    found = hub.commit(repo, "main")
+    assert found is not None
+    return found[0]
+
+
 def test_rows_there_and_back(
     tiny: Path, vokens: Path, tmp_path: Path, hub: Hub, on_hub: Vg
 ) -> None:
@@ -78,13 +85,14 @@ def test_rows_there_and_back(
     # Back: once from the hub, then from the cache.
     to = ("-t", tiny / "encoder", "-q", "-o")
     assert run(["revokenize", str(vokens), *map(str, to), str(tmp_path / "here.jsonl")]) == 0
-    newest = hub.commit("datasets/me/wiki", "main")
-    assert newest is not None
-    for number, name in enumerate(("me/wiki", f"me/wiki@{newest[0]}")):
+    newest = sha(hub, "datasets/me/wiki")
+    for number, name in enumerate(("me/wiki", f"me/wiki@{newest}")):
         out_file = tmp_path / f"{number}.jsonl"
         code, _, err = on_hub("revokenize", name, *to, out_file)
         assert (code, err) == (0, "")
         assert out_file.read_bytes() == (tmp_path / "here.jsonl").read_bytes()
+        (entry,) = json.loads(out_file.with_suffix(".json").read_text())["inputs"]
+        assert entry["path"] == f"me/wiki@{newest}/v.jsonl"  # not its place in the cache
     asked = len(hub.asked)
     code, _, err = on_hub("revokenize", "me/wiki", "--offline", *to, tmp_path / "2.jsonl")
     assert (code, err) == (0, "")
@@ -109,6 +117,8 @@ def test_an_index_goes_with_its_matcher(tiny: Path, tmp_path: Path, hub: Hub, on
     args = ["vokenize", tmp_path / "t.txt", "--index", tiny / "vg.faiss", *search]
     assert run([*map(str, args), str(tmp_path / "here.jsonl")]) == 0
     assert (tmp_path / "v.jsonl").read_bytes() == (tmp_path / "here.jsonl").read_bytes()
+    made = json.loads((tmp_path / "v.json").read_text())
+    assert made["index"] == f"me/bank@{sha(hub, 'models/me/bank')}/vg.faiss"
     # The run alone, as the matcher and as an encoder.
     code, _, err = on_hub("push", tiny / "run", "me/matcher")
     assert code == 0, err
@@ -116,6 +126,20 @@ def test_an_index_goes_with_its_matcher(tiny: Path, tmp_path: Path, hub: Hub, on
     code, _, err = on_hub("build-index", *feats, "-o", "again.faiss")
     assert (code, err) == (0, "")
     assert (tmp_path / "again.faiss").read_bytes() == (tiny / "vg.faiss").read_bytes()
+    made = json.loads((tmp_path / "again.json").read_text())
+    assert made["matcher"]["run"] == f"me/matcher@{sha(hub, 'models/me/matcher')}"
+    parquet.write_table(pa.table({"say": text(20)}), tmp_path / "x.parquet")
+    hub.repos["datasets/you/texts"] = [{"data/x.parquet": (tmp_path / "x.parquet").read_bytes()}]
+    several = "hf://datasets/you/texts/data/*.parquet#say"
+    code, _, err = on_hub("vokenize", several, "--index", "again.faiss", *search, "w.jsonl")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "w.jsonl").read_bytes() == (tmp_path / "here.jsonl").read_bytes()
+    (entry,) = json.loads((tmp_path / "w.json").read_text())["inputs"]
+    assert entry["path"] == several.replace("*", "x")
+    assert entry["revision"] == sha(hub, "datasets/you/texts")
+    code, _, err = on_hub("push", "again.faiss", "me/again")
+    assert code == 0, err
+    assert "run/run.json" not in hub.repos["models/me/again"][-1]
 
 
 def test_a_table_of_another_repository(tmp_path: Path, hub: Hub, on_hub: Vg) -> None:

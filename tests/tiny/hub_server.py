@@ -136,11 +136,21 @@ class _Handler(BaseHTTPRequestHandler):
         if repo not in self.hub.repos:
             self._fault("RepoNotFound")
             return
-        found = self.hub.commit(repo, revision)
-        files = found[1] if found else {}
+        commit = self.hub.commit(repo, revision)
+        files = commit[1] if commit else {}
         inside = f"{folder}/" if folder else ""
-        entries = [_entry(path, one) for path, one in files.items() if path.startswith(inside)]
-        self._answer(entries)
+        found = {path: one for path, one in files.items() if path.startswith(inside)}
+        entries = list[dict[str, Any]]()
+        if "recursive=true" not in self.path.lower():
+            folders = {
+                path[: path.index("/", len(inside))] for path in found if "/" in path[len(inside) :]
+            }
+            entries = [
+                {"type": "directory", "oid": _sha(each, 0), "path": each}
+                for each in sorted(folders)
+            ]
+            found = {path: one for path, one in found.items() if "/" not in path[len(inside) :]}
+        self._answer(entries + [_entry(path, one) for path, one in found.items()])
 
     def paths(self, data: bytes, repo: str, revision: str) -> None:
         found = self.hub.commit(repo, revision) if repo in self.hub.repos else None

@@ -77,7 +77,7 @@ def push(
 def _contents(source: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     """Return the run.json or manifest, and the files by their names in the repository; checked."""
     from vgtools.io.artifact import read_manifest
-    from vgtools.io.names import is_shards, manifest_path
+    from vgtools.io.names import is_public, is_shards, manifest_path
     from vgtools.models.references import check_same
     from vgtools.models.sealed import check_files, read_run
 
@@ -92,7 +92,8 @@ def _contents(source: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     if is_shards(source):
         files |= {f"{source.name}/{file.name}": file for file in sorted(_shards_of(source))}
     matcher = body.get("matcher")
-    if body.get("kind") == "index" and isinstance(matcher, dict) and "run" in matcher:
+    named = isinstance(matcher, dict) and "run" in matcher and not is_public(matcher["run"])
+    if body.get("kind") == "index" and named:
         run = Path(os.path.normpath(source.parent / str(matcher["run"])))
         info = read_run(run)
         if info.get("kind") == "matcher" and "clusters" not in body:

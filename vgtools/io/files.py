@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vgtools import __version__
-from vgtools.io import trust
+from vgtools.io import remote, trust
 from vgtools.io.errors import (
     DataError,
     Exit,
@@ -31,6 +31,7 @@ from vgtools.io.names import (
     is_stream,
     is_url,
     manifest_path,
+    public,
     refuse_stream,
 )
 from vgtools.io.own import atomic_write, check, is_sealed
@@ -63,8 +64,10 @@ def sha256_file(path: str | Path) -> str:
 
 def identity(path: str | Path) -> dict[str, Any]:
     """Return the entry of an input in a manifest: its name, its size and its hash."""
-    name = storable(str(path))
+    name = storable(public(path))
     path = file_of(path)
+    if is_url(name):
+        return {"path": name, **remote.revision(path)}
     if name == "-" or not (os.path.isfile(path) or is_shards(path)):
         return {"path": name}
     size = {"bytes": os.path.getsize(path)} if os.path.isfile(path) else {}

@@ -137,6 +137,21 @@ def facts_of(urls: Sequence[str]) -> list[Facts | None]:
         return [*pool.map(ask, urls)]
 
 
+def revision(url: str) -> dict[str, str]:
+    """Return the commit that a URL of a model hub leads to now, for a manifest; else nothing.
+
+    Raises:
+        DataError: as `facts`.
+    """
+    if not url.startswith("hf://"):
+        return {}
+    with _about(url):
+        system, path = _system(url)
+        place = system.resolve_path(path)
+        how = {"repo_type": place.repo_type, "revision": place.revision}
+        return {"revision": system._api.repo_info(place.repo_id, **how).sha}
+
+
 def all_of(names: Sequence[str] | None) -> list[str]:
     """Return the inputs of a command: `-` if none is named, all that a pattern means."""
     return [one for name in names or ["-"] for one in expand(name)]

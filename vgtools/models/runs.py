@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, is_out_of_memory
 from vgtools.io.files import FORMAT, dumps, versions
+from vgtools.io.names import public
 from vgtools.io.own import atomic_write
 from vgtools.io.written import seal
 from vgtools.models.encoder import Encoder, save_pretrained
@@ -89,7 +90,7 @@ def save_run(
     for name, network in networks.items():
         save_pretrained(path / name, network)
         facts[name] = {
-            "ref": network.ref,
+            "ref": public(network.ref),
             "fingerprint": network.fingerprint,
             "tokenizer": tokenizer_fingerprint(network.tokenizer),
         }

@@ -15,6 +15,8 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit, file_errors
+from vgtools.io.hub import placed
+from vgtools.io.names import is_public
 from vgtools.retrieval.exact import (
     SearchResult,
     exact_search,
@@ -440,11 +442,11 @@ def reason(error: RuntimeError) -> str:
 def matcher_path(index: Index, run: str | None = None) -> str:
     """Return the path of the run that embedded an index: `run`, if it has moved.
 
-    The manifest names it as seen from the index's own folder, or by the name of a hub's model. For
-    clusters it is their encoder.
+    The manifest names it as seen from the index's own folder, or by its name on a hub. For clusters
+    it is their encoder.
 
     Raises:
-        DataError: the index names none (65), or it is not there (66).
+        DataError: the index names none (65), or it is not there (66; on a hub 69).
     """
     named = index.manifest.get("matcher")
     if not isinstance(named, Mapping):
@@ -452,6 +454,8 @@ def matcher_path(index: Index, run: str | None = None) -> str:
         raise DataError(why, index.path)
     if run is None and "encoder" in named:  # a model that is not a folder
         return str(named["encoder"])
+    if run is None and is_public(str(named.get("run"))):
+        return placed(str(named["run"]), models=True)
     path = run or os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
     beside = Path(index.path).with_name(os.path.basename(path) or "matcher")
     if run is None and not os.path.isdir(path) and beside.is_dir():  # as `vg push` places it

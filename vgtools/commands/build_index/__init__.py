@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.build_index.embedded import beside, embed, named_files, write_ids
+from vgtools.commands.build_index.embedded import embed, named_files, write_ids
 from vgtools.commands.build_index.flags import Keys, Lists
 from vgtools.commands.options import (
     Argument,
@@ -20,6 +20,7 @@ from vgtools.commands.options import (
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, amount
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import beside
 from vgtools.io.output import Output
 
 

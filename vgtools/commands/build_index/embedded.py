@@ -15,7 +15,7 @@ from vgtools.images.rights import count_licenses, read_rights, rights_file
 from vgtools.io.errors import DataError, amount, file_errors
 from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
-from vgtools.io.names import is_jsonl, is_table
+from vgtools.io.names import is_jsonl, is_table, seen_from
 from vgtools.io.output import Output
 from vgtools.io.process import Progress
 
@@ -191,12 +191,7 @@ def _context(run: str, weight: float | None) -> dict[str, float]:
 
 def _named(run: str, output: str) -> dict[str, str]:
     """Return where a matcher is: a hub's name, or its folder as seen from the output's."""
-    return {"run": beside(run, output)} if os.path.isdir(run) else {"encoder": run}
-
-
-def beside(path: str, output: str) -> str:
-    """Return a path as seen from the folder of the output."""
-    return os.path.relpath(os.path.realpath(path), os.path.dirname(os.path.realpath(output)))
+    return {"run": seen_from(output, run)} if os.path.isdir(run) else {"encoder": run}
 
 
 def write_ids(out: Output, ids: Sequence[str]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from vgtools.commands.retrieve.retrievers import ImageSearchFlags, OpenedRetriever
+from vgtools.io.names import seen_from
 
 if TYPE_CHECKING:
     from vgtools.io.arrays import Array
@@ -53,8 +53,7 @@ class RetrieveTask:
         """Return the output for rows, and for embeddings if asked for."""
         from vgtools.text.retrieved import COLUMNS
 
-        folder = os.path.dirname(os.path.realpath(path))
-        places = [os.path.relpath(os.path.realpath(part), folder) for part in self._index]
+        places = [seen_from(path, part) for part in self._index]
         self._place = places[0] if len(places) == 1 else places
         emb = self._search.emb
         if emb is None:
