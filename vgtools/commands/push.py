@@ -92,9 +92,9 @@ def _contents(source: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     if is_shards(source):
         files |= {f"{source.name}/{file.name}": file for file in sorted(_shards_of(source))}
     matcher = body.get("matcher")
-    named = isinstance(matcher, dict) and "run" in matcher and not is_public(matcher["run"])
-    if body.get("kind") == "index" and named:
-        run = Path(os.path.normpath(source.parent / str(matcher["run"])))
+    named = str(matcher.get("run", "")) if isinstance(matcher, dict) else ""
+    if body.get("kind") == "index" and named and not is_public(named):
+        run = Path(os.path.normpath(source.parent / named))
         info = read_run(run)
         if info.get("kind") == "matcher" and "clusters" not in body:
             check_same("matcher", matcher, {"run": run, **info}, source)
