@@ -352,3 +352,43 @@ def test_a_terminal_with_nothing_to_read_gets_help() -> None:
     assert code == Exit.USAGE
     assert text.startswith("Usage:")
     assert "vg show vokens.jsonl --index vg.faiss" in text
+
+
+def test_runs_have_curves_by_the_ending(call: Runner, tiny: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        rows = [{"step": n, "loss": 1.0 / n, "lr": 0.1} for n in (1, 2)]
+        write(tmp_path / name / "metrics.jsonl", rows)
+    runs = (tmp_path / "a", tmp_path / "b")
+    starts = {"html": b"<!DOCTYPE html", "svg": b"<svg", "png": b"\x89PNG", "pdf": b"%PDF-"}
+    for form, start in starts.items():
+        target = tmp_path / f"c.{form}"
+        for _ in range(2):  # it is known again by its seal, and replaced
+            done = call("show", *runs, "-o", target)
+            assert done.returncode == 0, done.stderr
+        assert target.read_bytes().startswith(start)
+        assert done.stderr.decode() == f"vg show: {target}: 2 trainings\n"
+        target.write_bytes(start + b" of somebody else")
+        failed(call("show", *runs, "-o", target), Exit.CANNOT_CREATE, "vg does not know it")
+    page = call("show", *runs, "-o", "-").stdout
+    assert page.startswith(b"<!DOCTYPE html")
+    failed(call("show", *runs), Exit.USAGE, "curves need a file: .html, .svg, .png or .pdf")
+    failed(call("show", *runs, "-o", "x.txt"), Exit.USAGE, "expected .html, .svg, .png, .pdf")
+    failed(call("show", *runs, "--limit", "3"), Exit.USAGE, "leave all but -o out")
+    failed(call("show", *runs, tiny, "-o", "x.svg"), Exit.USAGE, f"{tiny}: expected a run")
+
+
+def test_the_records_of_a_finished_run_are_checked(call: Runner, tmp_path: Path) -> None:
+    import torch
+
+    from vgtools.models.runs import save_run
+
+    run, metrics = tmp_path / "run", b'{"step":1,"loss":2}\n'
+    run.mkdir()
+    (run / "metrics.jsonl").write_bytes(metrics)
+    facts = {"metrics": {"sha256": hashlib.sha256(metrics).hexdigest()}}
+    save_run(run, "matcher", {"x": torch.ones(1)}, {"config": {}, **facts})
+    assert call("show", run, "-o", tmp_path / "c.svg").returncode == 0
+    (run / "metrics.jsonl").write_bytes(b'{"step":1,"loss":1}\n')
+    failed(call("show", run, "-o", tmp_path / "d.svg"), Exit.DATA, "metrics.jsonl")
+    assert not (tmp_path / "d.svg").exists()

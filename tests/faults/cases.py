@@ -686,6 +686,12 @@ CASES = (
         restart=False,
     ),
     Case(
+        "show-runs",
+        "show in/lm in/matcher -o curves.html",
+        ("lm/metrics.jsonl jsonl!", "lm/run.json run!", "matcher/metrics.jsonl jsonl!"),
+        restart=False,
+    ),
+    Case(
         "stats",
         "stats in/plain.txt in/captions.jsonl --reference in/plain.txt --captions in/captions.jsonl"
         " --grounded-above 1 --plot t.svg",

@@ -64,3 +64,16 @@ def test_a_text_is_written_in_the_first_font_that_has_its_glyphs() -> None:
     assert pick("a漢", [latin, half, wide]) is wide
     assert pick("漢字", [latin, half]) is half
     assert lacks("漢 字a", half) == {"字", "a"}
+
+
+def test_a_pdf_holds_the_figure_without_a_date() -> None:
+    figure = Figure(60, 40, "t")
+    figure.curve([(0, 0), (30, 40), (60, 0)], "#ff0000")
+    data = figure.render(".pdf")
+    assert data.startswith(b"%PDF-")
+    assert data == figure.render(".pdf")
+    assert b"Date" not in data
+    assert b"/MediaBox [ 0 0 45.0 30.0 ]" in data  # points of 1/72 inch for pixels of 1/96
+    with Image.open(BytesIO(figure.png())) as image:
+        assert image.getpixel((60, 78)) == (255, 0, 0)
+    assert b'<polyline points="0.0,0.0 30.0,40.0 60.0,0.0"' in figure.svg()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ def show(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Show the images of tokens or texts on an HTML page (-o), a sheet (--png), or as text.
+    """Show the images of tokens or texts on a page (-o), a sheet (--png) or as text; or trainings.
 
     Rows of vg vokenize: tokens with their images. Rows of vg retrieve: texts, and below each its
     images with their scores. Several files of the same texts are shown side by side; --index, --ids
@@ -51,6 +52,9 @@ def show(
     -o or --png a table goes to a terminal; into a pipe go tab-separated lines: line, token, start,
     end, rank, voken, image id, score; or line, file, rank, row, image id, score, text; or line,
     image id, x, y, hit or miss, text.
+
+    Folders of trainings, finished or not: curves of the numbers in their metrics.jsonl, over one
+    another, as a page, or by the ending of -o as .svg, .png or .pdf.
 
     Examples:
 
@@ -64,12 +68,14 @@ def show(
 
         vg show heat.jsonl --images images.jsonl --png sheet.png --limit 8
 
+        vg show mlm vokens -o curves.html
+
     Args:
-        rows: Rows of vg vokenize, vg retrieve or vg locate (jsonl); - is stdin.
+        rows: Rows of vg vokenize, vg retrieve or vg locate (jsonl), or runs; - is stdin.
         images: Where the images are: image jsonl or a directory; builtin:emoji has its own.
         index: Index that the rows were made with.
         ids: Or its image ids alone, one per line.
-        output: HTML page to write; - is stdout.
+        output: HTML page to write, of runs also a figure; - is stdout.
         png: Contact sheet to write; - is stdout.
         limit: Sentences to show.
     """
@@ -79,7 +85,13 @@ def show(
     from vgtools.io.artifact import manifest_beside
     from vgtools.reports import page
     from vgtools.reports import vokens as report
+    from vgtools.reports.curves import is_run
 
+    if any(map(is_run, paths)):
+        idle = images or index or ids or png or limit
+        refuse_if(idle, None, "runs have curves; leave all but -o out")
+        _show_runs(paths, output, quiet)
+        return
     places = places or [*filter(None, (page.own_images(manifest_beside(i)) for i in indexes))]
     _check(paths, places, indexes, lists, output, png)
 
@@ -120,6 +132,35 @@ def show(
         complaint = found.complaint(len(view.used(items, number)))
         if complaint:
             note("show", complaint, quiet)
+
+
+def _show_runs(paths: Sequence[str], output: str | None, quiet: bool) -> None:
+    """Write the curves of runs as a page or figure."""
+    from vgtools.models.sealed import check_written, read_run
+    from vgtools.reports import curves
+
+    refuse_if(output is None, "-o", "curves need a file: .html, .svg, .png or .pdf")
+    assert output is not None
+    suffix = Path(output).suffix if output != "-" else ".html"
+    forms = (".html", ".svg", ".png", ".pdf")
+    refuse_if(suffix not in forms, "-o", f"expected {', '.join(forms)}, got {output}")
+    other = next((path for path in paths if not curves.is_run(path)), None)
+    refuse_if(
+        other is not None, None, f"{other}: expected a run like the others, with metrics.jsonl"
+    )
+    files = [os.path.join(path, curves.METRICS) for path in paths]
+    target = output if is_stream(output) else page_path(output, files)
+    for path, file in zip(paths, files, strict=True):
+        finished = os.path.lexists(os.path.join(path, "run.json"))
+        if finished and (sha256 := read_run(path).get("metrics", {}).get("sha256")):
+            check_written(Path(file), sha256)
+    found = curves.read_curves(paths)
+    if suffix == ".html":
+        data = curves.page(found, ", ".join(paths))
+    else:
+        data = curves.figure(found).render(suffix)
+    write_page_to(target, data)
+    note("show", f"{output}: {amount(len(found), 'training')}", quiet)
 
 
 def _check(

@@ -95,19 +95,21 @@ def is_claimed(path: Path) -> bool:
     return any(real == folder or real.startswith(f"{folder}{os.sep}") for folder in _claimed)
 
 
-_SEAL = re.compile(rb"<!-- vg ([0-9a-f]{64}) -->\n\Z")
+_SEAL = re.compile(rb"(?:<!--|%) vg ([0-9a-f]{64})(?: -->)?\n\Z")
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
 def sealed(data: bytes) -> bytes:
     """Return a page or picture with a seal, by which vg knows it again; other data as they are.
 
-    It is a comment at the end of HTML and SVG, and a text chunk `vg` of a PNG: the sha256 of the
-    rest.
+    It is a comment at the end of HTML, SVG and PDF, and a text chunk `vg` of a PNG: the sha256 of
+    the rest.
     """
     digest = hashlib.sha256(data).hexdigest().encode()
     if data.startswith((b"<!DOCTYPE html", b"<svg")):
         return data + b"<!-- vg " + digest + b" -->\n"
+    if data.startswith(b"%PDF-"):
+        return data + b"% vg " + digest + b"\n"
     if data.endswith(_PNG_END):
         return data.removesuffix(_PNG_END) + _chunk(digest) + _PNG_END
     return data

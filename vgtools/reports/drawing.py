@@ -88,6 +88,17 @@ class Figure:
         style = f' stroke-dasharray="{_DASH} {_GAP}"' if dashed else ""
         self._add(f'<line {ends} stroke="{colour}"{style}/>', paint)
 
+    def curve(self, points: Sequence[tuple[float, float]], colour: str, hint: str = "") -> None:
+        """Add a line through points, two pixels wide."""
+
+        def paint(canvas: Image, draw: ImageDraw) -> None:
+            places = [_scaled(*point) for point in points]
+            draw.line(places, colour, 2 * _SCALE * _SMOOTH, "curve")  # type: ignore[arg-type]
+
+        places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        style = f'fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"'
+        self._add(f'<polyline points="{places}" {style}>{_title(hint)}</polyline>', paint)
+
     def dot(self, x: float, y: float, radius: float, colour: str, hint: str = "") -> None:
         """Add a filled circle; an SVG shows the hint under the mouse."""
 
@@ -165,8 +176,7 @@ class Figure:
         ]
         return "\n".join(lines).encode()
 
-    def png(self) -> bytes:
-        """Return the figure as a PNG of twice the size."""
+    def _painted(self) -> Image:
         from PIL import Image, ImageDraw
 
         size = (round(self.width * _SCALE) * _SMOOTH, round(self.height * _SCALE) * _SMOOTH)
@@ -175,13 +185,26 @@ class Figure:
         draw = ImageDraw.Draw(canvas, "RGBA")
         for paint in self._strokes:
             paint(canvas, draw)
+        return canvas
+
+    def png(self) -> bytes:
+        """Return the figure as a PNG of twice the size."""
         out = BytesIO()
-        canvas.reduce(_SMOOTH).save(out, "PNG")
+        self._painted().reduce(_SMOOTH).save(out, "PNG")
+        return out.getvalue()
+
+    def pdf(self) -> bytes:
+        """Return the figure as a PDF with one picture, of four times the size."""
+        out = BytesIO()
+        # Without dates, so that the same figure has the same bytes.
+        fixed = {"title": self.title, "creationDate": None, "modDate": None}
+        self._painted().save(out, "PDF", resolution=96 * _SCALE * _SMOOTH, quality=95, **fixed)
         return out.getvalue()
 
     def render(self, suffix: str) -> bytes:
-        """Return the figure as a file of this suffix, `.svg` or `.png`."""
-        return self.png() if suffix == ".png" else self.svg()
+        """Return the figure as a file of this suffix: `.svg`, `.png` or `.pdf`."""
+        made = {".png": self.png, ".pdf": self.pdf}.get(suffix, self.svg)
+        return made()
 
     def _add(self, element: str, paint: Callable[[Image, ImageDraw], None]) -> None:
         self._elements.append(element)
