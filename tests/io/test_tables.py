@@ -27,7 +27,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import file_of, is_table, split_table
 from vgtools.io.streams import read_jsonl, read_text_rows, read_texts, read_windows
-from vgtools.io.tables import pictures
+from vgtools.io.tables import pictures, table_rows
 
 Rows = list[dict[str, Any]]
 
@@ -284,6 +284,23 @@ def test_faults_of_a_separated_text_name_row_and_line(tmp_path: Path) -> None:
     assert "has no column 'caption'; its columns are text, n" in caught(f"{path}#caption")
     path.write_text("text,n\n" + "a" * 200_000 + ",1\n")
     assert [*map(len, read_texts(path))] == [200_000]
+
+
+def test_no_damaged_head_of_a_page_hides_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = [{"text": f"a dog {number}"} for number in range(50)]
+    parquet.write_table(pa.Table.from_pylist(rows), path, write_page_checksum=True)
+    data = path.read_bytes()
+    hidden = 0
+    for place in range(4, 30):
+        for bit in range(8):
+            flipped = data[place] ^ 1 << bit
+            path.write_bytes(data[:place] + bytes([flipped]) + data[place + 1 :])
+            try:
+                assert [*table_rows(path)] == rows
+            except DataError as error:
+                hidden += "rows, its end states 50; create it again" in str(error)
+    assert hidden
 
 
 # ------------------------------------------------------------------------ windows, inputs, commands

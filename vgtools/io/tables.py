@@ -173,6 +173,10 @@ class _OpenTable:
             with _faults(self._path, first + 1):
                 batch = next(read, None)
                 if batch is None:
+                    # Where the head of a page is damaged, pyarrow ends without an error.
+                    stated = self._file.metadata.num_rows if self._is_parquet else first
+                    if first != stated:
+                        raise ValueError(f"it has {first} rows, its end states {stated}")
                     return
                 batch = batch if self._is_parquet else batch.select(wanted)
             for at in range(0, len(batch), size):

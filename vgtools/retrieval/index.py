@@ -457,7 +457,7 @@ def matcher_path(index: Index, run: str | None = None) -> str:
     if run is None and is_public(str(named.get("run"))):
         return placed(str(named["run"]), models=True)
     path = run or os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
-    beside = Path(index.path).with_name(os.path.basename(path) or "matcher")
+    beside = Path(index.path).parent / (os.path.basename(path) or "matcher")
     if run is None and not os.path.isdir(path) and beside.is_dir():  # as `vg push` places it
         return str(beside)
     if run is None and not os.path.isdir(path):
