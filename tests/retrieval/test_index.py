@@ -10,6 +10,7 @@ import struct
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import faiss
@@ -21,7 +22,8 @@ from tests.tiny.banks import hard_bank, save_index, unit
 from vgtools import retrieval
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import write_manifest
-from vgtools.retrieval import exact_search, open_index, open_indexes
+from vgtools.models.sealed import read_run
+from vgtools.retrieval import exact_search, matcher_path, open_index, open_indexes
 
 
 def test_an_index_opens_mapped_and_finds(tmp_path: Path) -> None:
@@ -262,3 +264,13 @@ def test_parts_of_other_runs_and_images_in_two_parts_are_refused(tmp_path: Path)
     near = save_index(tmp_path / "e", unit(5, 4), first=10, matcher=weighed)
     with pytest.raises(DataError, match=r"has matcher beef at --context 0\.7, .* has beef"):
         open_indexes([str(other), str(near)])
+
+
+def test_an_index_without_the_name_of_its_run_is_no_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    index: Any = SimpleNamespace(manifest={"matcher": {"fingerprint": "x"}}, path="vg.faiss")
+    assert matcher_path(index) == "."
+    with pytest.raises(DataError, match=r"is not a finished vg run \(no run\.json\)"):
+        read_run(matcher_path(index))
