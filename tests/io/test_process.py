@@ -99,19 +99,41 @@ def test_a_lock_that_a_killed_owner_left_stays_with_what_it_noted(
     lock.release()
 
 
-def test_progress_in_a_log_file_is_one_line_in_thirty_seconds(
+def test_progress_in_a_log_file_is_one_line_per_minute(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = [0.0]
     with Progress("vokenize", "tokens", total=400, clock=lambda: now[0]) as progress:
-        for _ in range(4):
+        for _ in range(8):
             now[0] += 20
-            progress.advance(100)
+            progress.advance(50)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        "vg vokenize: 200 of 400 tokens, 5 tokens/s",
-        "vg vokenize: 400 of 400 tokens, 5 tokens/s",
+        "vg vokenize: 150 of 400 tokens, 2.5 tokens/s, 2 min left",
+        "vg vokenize: 300 of 400 tokens, 2.5 tokens/s, 40 s left",
+    ]
+
+
+def test_an_unknown_total_is_estimated_from_what_is_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+    share = [0.0]
+    with Progress(
+        "stats",
+        "tokens",
+        growth=lambda: 1 / share[0] if share[0] else None,
+        clock=lambda: now[0],
+    ) as progress:
+        for read in (0.0, 0.0301, 1.0):
+            share[0] = read
+            now[0] += 60
+            progress.advance(1000)
+    assert capsys.readouterr().err.splitlines() == [
+        "vg stats: 1,000 tokens, 17 tokens/s",
+        "vg stats: 2,000 of about 66,000 tokens, 17 tokens/s, 64 min left",
+        "vg stats: 3,000 of about 3,000 tokens, 17 tokens/s, 0 s left",
     ]
 
 

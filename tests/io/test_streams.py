@@ -23,6 +23,7 @@ from vgtools.io.streams import (
     Window,
     read_jsonl,
     read_lines,
+    read_so_far,
     read_text_rows,
     read_texts,
     read_windows,
@@ -149,6 +150,26 @@ def test_windows_resume_after_a_committed_one(tmp_path: Path) -> None:
     rest = list(read_windows(path, 3, {"rows": 3, "digest": whole[0].digest}))
     assert rest == whole[1:]
     assert [w.lines for w in read_windows(path, 3, limit=4)] == [["0", "1", "2"], ["3"]]
+
+
+@pytest.mark.parametrize("ending", [".txt", ".txt.gz", ".txt.zst"])
+def test_how_far_files_are_read_is_known_from_their_bytes(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"x{ending}"
+    numbers = np.random.default_rng(0).integers(0, 1 << 60, 400_000).tolist()
+    text = "".join(f"{number}\n" for number in numbers).encode()
+    path.write_bytes(text if ending == ".txt" else compress(text, path))
+    other = tmp_path / f"y{ending}"
+    other.write_bytes(path.read_bytes())
+    files = [str(path), str(other)]
+    assert read_so_far(files) == (0, 0)
+    for window in read_windows(path, 40_000):
+        found = read_so_far(files)
+        assert found is not None
+        assert found[1] == window.first + len(window.lines) - 1
+        # Half of the bytes are those of the other file. The file is read in blocks.
+        assert found[0] == pytest.approx(found[1] / 800_000, abs=0.05)
+    assert read_so_far(files) == (0.5, 400_000)
+    assert read_so_far([*files, str(tmp_path / "none")]) is None
 
 
 def test_a_changed_beginning_refuses_to_resume(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from vgtools.batch import cluster
 from vgtools.batch.plan import PlannedInput, text_source
@@ -21,7 +21,7 @@ from vgtools.io.inputs import Inputs
 from vgtools.io.names import is_unnamed
 from vgtools.io.output import Output
 from vgtools.io.process import Progress, Stop
-from vgtools.io.streams import Piece
+from vgtools.io.streams import Piece, read_so_far
 
 CPU_SHARD = 4 << 20  # bytes of text that take a CPU, or a GPU, some minutes at most
 GPU_SHARD = 256 << 20
@@ -178,11 +178,28 @@ def write(
         if out.complete:
             say(f"{output} is up to date")
             return None
+        bar.growth = _growth(texts, out, task.config.get("limit"))
         # Closed even after an error, so that the threads of the steps end before the output closes.
         with contextlib.closing(task.steps(pieces, out)) as steps:
             for count in steps:
                 bar.advance(count)
         return Counter(out.state.get("counts", {}))
+
+
+def _growth(texts: Sequence[str], out: Any, limit: int | None) -> Callable[[], float | None]:
+    """Return how a progress finds the lines that are left: `Progress`, `growth`."""
+    before = out.state.get("rows", 0)
+
+    def growth() -> float | None:
+        done = out.state.get("rows", 0)
+        found = read_so_far(texts)
+        if found is None or not found[0] or done <= before:
+            return None
+        # Lines are read ahead; those that are read have as many bytes as the rest.
+        lines = found[1] / found[0]
+        return (min(lines, limit or lines) - before) / (done - before)
+
+    return growth
 
 
 def run(

@@ -32,7 +32,7 @@ from vgtools.io.names import is_stream
 from vgtools.io.own import open_stream, write_page
 from vgtools.io.process import Progress
 from vgtools.io.settings import count, file, value
-from vgtools.io.streams import TextStats
+from vgtools.io.streams import TextStats, read_so_far
 
 if TYPE_CHECKING:
     from vgtools.analysis.corpora import CorpusStats
@@ -165,7 +165,12 @@ def stats(
     target = None if layout.plot is None else page_path(layout.plot, sources)
     types = open_vocabulary(tokenizer, offline)
     met = TextStats()
-    with Progress("stats", "tokens", quiet=quiet) as bar:
+
+    def growth() -> float | None:
+        found = read_so_far([*names, *voken_files])
+        return 1 / found[0] if found and found[0] else None
+
+    with Progress("stats", "tokens", quiet=quiet, growth=growth) as bar:
         counts = s.CorpusStats(
             types,
             load_stop_words(grounding.stop_words),

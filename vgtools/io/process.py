@@ -232,14 +232,24 @@ class Stop:
         self._old = {}
 
 
+def _in_words(seconds: float) -> str:
+    """Return a time as `40 s`, `12 min` or `3 h 20 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
 class Progress:
-    """Show progress on stderr: a bar on a terminal, elsewhere a line every 30 seconds.
+    """Show progress on stderr: a bar on a terminal, elsewhere a line per minute.
 
     Args:
         what: the command or step.
         unit: the things that are counted, for example `tokens`.
         total: how many there will be, if known.
         quiet: show nothing.
+        growth: where the total is not known, returns how many times as much as is done now will be
+            done in the end, or None.
         clock: seconds; replaced in tests.
     """
 
@@ -249,10 +259,12 @@ class Progress:
         unit: str,
         total: int | None = None,
         quiet: bool = False,
+        growth: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.what = what
         self.unit = unit
+        self.growth = growth
         self.total = total
         self.done = 0
         self._clock = clock
@@ -288,13 +300,26 @@ class Progress:
         self.done += count
         now = self._clock()
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self.done, rate=self._rate(now))
-        elif not self._quiet and now - self._last >= 30:
+            total = self._expected()
+            self._bar.update(self._task, completed=self.done, total=total, rate=self._rate(now))
+        elif not self._quiet and now - self._last >= 60:
             self._last = now
-            of = f" of {self.total:,}" if self.total else ""
-            print(
-                f"vg {self.what}: {self.done:,}{of} {self.unit}, {self._rate(now)}", file=sys.stderr
-            )
+            total = self._expected()
+            done = f"{self.done:,}"
+            left = ""
+            if total is not None:
+                done = f"{self.done:,} of {'' if self.total else 'about '}{total:,}"
+                rest = (now - self._start) * max(0, total / self.done - 1)
+                left = f", {_in_words(rest)} left"
+            done += f" {self.unit}, {self._rate(now)}{left}"
+            print(f"vg {self.what}: {done}", file=sys.stderr)
+
+    def _expected(self) -> int | None:
+        """Return how many there will be, as far as it is known."""
+        growth = None if self.total or not self.done else self.growth()
+        # Estimates keep two digits: more would change with every line.
+        rough = growth and float(f"{self.done * growth:.2g}")
+        return self.total or (max(self.done, round(rough)) if rough else None)
 
     def _rate(self, now: float) -> str:
         rate = self.done / max(now - self._start, 1e-9)

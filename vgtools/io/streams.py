@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import sys
+import weakref
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -202,11 +203,55 @@ def open_read(path: str | Path) -> BinaryIO:
         if name.endswith(".gz") and not is_stream(name) and file_size(name) == 0:
             raise DataError("is empty, without even a gzip header; create it again", path)
         if is_compressed(name):
-            return cast(BinaryIO, _OPENERS[os.path.splitext(name)[1]](source, "rb"))
-        if source is not name:
-            return cast(BinaryIO, source)
-        stream = cast(BinaryIO, open(name, "rb"))  # noqa: SIM115 - the caller closes it
-        return _decompressed(stream) if is_unnamed(name) else stream
+            source = _OPENERS[os.path.splitext(name)[1]](source, "rb")
+        elif source is name:
+            source = open(name, "rb")  # noqa: SIM115 - the caller closes it
+            if is_unnamed(name):
+                return _decompressed(source)
+        _READ[name] = _Read(weakref.ref(source))
+        return cast(BinaryIO, source)
+
+
+@dataclass
+class _Read:
+    """How far a file is read: its last stream, and the lines of it that windows had."""
+
+    stream: weakref.ref[Any]
+    lines: int = 0
+
+    def bytes(self, size: int) -> int:
+        stream = self.stream()
+        with contextlib.suppress(ValueError):  # closed
+            # A compressed file is as far as the file below it.
+            below = getattr(stream, "fileobj", None) or getattr(stream, "_fp", stream)
+            return size if stream is None or stream.closed else min(size, int(below.tell()))
+        return size
+
+
+_READ = dict[str, _Read]()
+
+
+def _count(path: str, lines: int) -> None:
+    if path in _READ:
+        _READ[path].lines = lines
+
+
+def read_so_far(paths: Iterable[str]) -> tuple[float, int] | None:
+    """Return the share of some files that is read, by bytes, and how many lines of them.
+
+    Returns:
+        None where their size is not known, as of a pipe.
+    """
+    read = size = lines = 0
+    for path in paths:
+        if not os.path.isfile(path):
+            return None
+        whole = os.path.getsize(path)
+        size += whole
+        if path in _READ:
+            read += _READ[path].bytes(whole)
+            lines += _READ[path].lines
+    return (read / size, lines) if size else None
 
 
 PIPES = set[Any]()  # device and inode of the pipes that the command opened; its standard input
@@ -680,12 +725,14 @@ def read_windows(
             held += _chars(lines[-1])
             if len(lines) == size or held >= WINDOW_CHARS:
                 first = number - len(lines) + 1
+                _count(path, number)
                 yield Window(path, first, lines, digest.hexdigest(), stats.replaced, jsonl)
                 lines = []
                 held = 0
                 stats = TextStats()
         if lines:
             first = number - len(lines) + 1
+            _count(path, number)
             yield Window(path, first, lines, digest.hexdigest(), stats.replaced, jsonl)
         if total == limit:
             break

@@ -145,7 +145,7 @@ def page(
     used = [used_rows(texts, number) for number in range(len(sources))]
     total = sum(map(len, used))
     # Pages of many pictures show them smaller, so that a page stays some megabytes.
-    thumbnails = Thumbnails(320 if total <= 400 else 240 if total <= 1000 else 128)
+    thumbnails = Thumbnails(320 if total <= 400 else 240 if total <= 1000 else 112)
     shown = {
         f"p{number}-{row}": thumbnails.add(f"p{number}-{row}", place, row)
         for number, (place, rows) in enumerate(zip(pictures, used, strict=True))
