@@ -20,8 +20,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vgtools.io.own import atomic_write
-from vgtools.reports.drawing import ACCENT, LINE, PALE, SOFT, Figure, ticks
+from markupsafe import Markup
+
+from vgtools.io.own import write_page
+from vgtools.reports.drawing import ACCENT, DARK_STYLE, LINE, PALE, SOFT, Figure, ticks
+from vgtools.reports.page import render
 from vgtools.reports.tables import Table, markdown
 
 # Runs made for a row besides its own pretraining, which also cost time.
@@ -156,29 +159,13 @@ def as_html(text: str) -> str:
             rows.append(f"<tr{kind}>{''.join(f'<{tag}>{cell}</{tag}>' for cell in shown)}</tr>")
             continue
         if rows:
-            blocks.append(f"<table>{''.join(rows)}</table>")
+            blocks.append(f'<div class="table"><table>{"".join(rows)}</table></div>')
             rows.clear()
         if line.startswith("## "):
             blocks.append(f"<h3>{html.escape(line[3:])}</h3>")
         elif line:
             blocks.append(f"<p>{html.escape(line)}</p>")
     return "\n".join(blocks)
-
-
-PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>What is grounding worth?</title>
-<style>body{{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}}
-table{{border-collapse:collapse;font-size:12px;font-variant-numeric:tabular-nums}}
-th,td{{padding:.15rem .5rem;text-align:right;white-space:nowrap;border-bottom:1px solid #ddd}}
-th:first-child,td:first-child{{text-align:left}}tr.change td{{color:#777}}tr.change b{{color:#000}}
-p{{font-size:13px;max-width:50rem}}svg{{max-width:100%;height:auto}}</style>
-<h1>What is grounding worth?</h1>
-<h2>Scores and cost</h2>{table}
-<h2>Each system against its control</h2>{controls}
-<h2>Gain against cost</h2>{cost}
-<h2>Gain against grounding ratio</h2>{ratio}
-{pairs}</html>
-"""
 
 
 def main() -> int:
@@ -191,16 +178,22 @@ def main() -> int:
     rows = rows_of(args.out)
     print(markdown(table_of(rows)), end="")
     if args.page:
-        pairs = as_html(args.similarity.read_text()) if args.similarity else ""
+        sections = {
+            "Scores and cost": as_html((args.out / "table.md").read_text()),
+            "Each system against its control": as_html((args.out / "controls.md").read_text()),
+            "Gain against cost": cost_figure(rows).svg(standalone=False).decode(),
+        }
         ratio = args.out / "grounding.svg"
-        page = PAGE.format(
-            table=as_html((args.out / "table.md").read_text()),
-            cost=cost_figure(rows).render(".svg").decode(),
-            ratio=ratio.read_text() if ratio.exists() else "",
-            controls=as_html((args.out / "controls.md").read_text()),
-            pairs=f"<h2>Word pairs</h2>{pairs}" if pairs else "",
-        )
-        atomic_write(args.page, page.encode())
+        if ratio.exists():
+            # The page has the colours for dark screens in its own style.
+            drawn = ratio.read_text().replace(f"<style>{DARK_STYLE}</style>", "")
+            sections["Gain against grounding ratio"] = drawn
+        if args.similarity:
+            sections["Word pairs"] = as_html(args.similarity.read_text())
+        shown = [(name, Markup(body)) for name, body in sections.items()]
+        title = f"{args.out.name}/compare.jsonl"
+        page = render("compared", title, None, styles=[DARK_STYLE], sections=shown)
+        write_page(Path(args.page), page)
     return 0
 
 

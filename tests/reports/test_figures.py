@@ -117,6 +117,17 @@ def test_the_plot_leaves_out_what_nobody_measured() -> None:
     assert "Vocabulary" in text
 
 
+def test_no_number_of_an_axis_repeats() -> None:
+    points = [
+        {"task": k, "grounding_ratio": v, "gain": 1.0, "low": 0.5, "high": 2.0, "p": 0.1}
+        for k, v in (("sst2", 0.011), ("qnli", 0.026))
+    ]
+    root = svg(gain_figure([{"gain_of": "a", "points": points}], "mlm"))
+    numbers = [e.text for e in named(root, "text") if (e.text or "").endswith(" %")]
+    assert numbers[:3] == ["0.5 %", "1 %", "1.5 %"]
+    assert len(numbers) == len(set(numbers))
+
+
 def test_names_in_the_plot_touch_neither_one_another_nor_a_line() -> None:
     ratios = {"sst2": 0.26, "qnli": 0.268, "qqp": 0.27, "mnli": 0.30, "squad": 0.28, "swag": 0.45}
     points = [

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 from PIL import Image
 
+from tests.tiny.report import check_policy
 from vgtools.io.errors import DataError
 from vgtools.reports import page
+from vgtools.reports.drawing import DARK_STYLE, Figure
 from vgtools.reports.page import ImageFile
 
 RED, BLUE = (220, 30, 30), (30, 60, 210)
@@ -141,3 +144,16 @@ def test_a_drawing_has_the_name_of_one(tmp_path: Path) -> None:
     rows = write(tmp_path / "i.jsonl", {"image": "a", "path": "a.png", "svg": "/etc/passwd"})
     with pytest.raises(DataError, match=r"""i\.jsonl:1: "svg" must name an \.svg drawing"""):
         page.locate(rows, ["a"])
+
+
+def test_sections_and_figures_are_a_page() -> None:
+    figure = Figure(40, 20, "a <title>")
+    figure.text(4, 12, "</svg><script>")
+    sections = [("Gain & cost", Markup(figure.svg(standalone=False).decode()))]
+    made = page.render("compared", "<b>", None, styles=[DARK_STYLE], sections=sections).decode()
+    check_policy(made, "http://www.w3.org/2000/svg")
+    assert '<meta name="viewport"' in made
+    assert "<h2>Gain &amp; cost</h2>" in made
+    assert made.count("<script") == 2
+    assert made.count("<style>") == 2  # none within the figure, where the policy would block it
+    assert "prefers-color-scheme: dark" in made

@@ -154,7 +154,7 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
         figure.text(edge - 8, y_of(tick) + 4, "0" if zero else f"{tick:+g}", SOFT, 11, "end")
     for tick in ticks_x:
         figure.line(x_of(tick), bottom, x_of(tick), bottom + 5)
-        figure.text(x_of(tick), bottom + 18, f"{tick:.0%}", SOFT, 11, "middle")
+        figure.text(x_of(tick), bottom + 18, f"{100 * tick:g} %", SOFT, 11, "middle")
     below = "share of the data set's tokens that are visually grounded"
     figure.text(edge + wide / 2, bottom + 36, below, SOFT, 11, "middle")
     for title, x in names.items():
