@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import split_table
 from vgtools.models.encoder import Encoder
 from vgtools.text.blocks import PackedInputs
 from vgtools.training.session import Pretraining
@@ -28,9 +29,15 @@ class PackedPretraining(Pretraining):
             encoder.tokenizer, Path(self.cache or beside), session.quiet, session.note, self.inputs
         )
         self.digests = {
-            name: [self.files.sha256(path) or self.store.digest(path) for path in paths]
+            name: [*map(self.digest_of, paths)]
             for name, paths in (("inputs", self.inputs), ("valid", self.valid))
         }
+
+    def digest_of(self, path: str) -> str:
+        """Return the sha256 of an input, and the columns of it that are named."""
+        sha256 = self.files.sha256(path) or self.store.digest(path)
+        columns = split_table(path)[1]
+        return f"{sha256}#{columns}" if columns else sha256
 
     def close(self) -> None:
         """Remove the packed inputs, unless they are kept; other files in their folder stay."""

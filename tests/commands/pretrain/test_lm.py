@@ -216,6 +216,18 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
     assert pretrain(data, run, "--steps", 3, "--restart") == 0
 
 
+def test_another_column_of_the_same_table_is_another_input(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "x.csv"
+    table.write_text("a,b\n" + "".join(f"{t},{t[::-1]}\n" for t in sentences(40, seed=3)))
+    run = tmp_path / "run"
+    assert pretrain(data, run, "--epochs", 1, file=f"{table}#text=a") == 0
+    capfd.readouterr()
+    assert pretrain(data, run, "--epochs", 1, file=f"{table}#text=b") == Exit.CONFIG
+    assert "a finished run used different settings: inputs was " in capfd.readouterr().err
+
+
 def test_goes_on_from_a_run_and_voken_only_leaves_the_mlm_head(data: Path, tmp_path: Path) -> None:
     assert pretrain(data, tmp_path / "a", "--steps", 2, "--weight", "mlm=1") == 0
     flags = [

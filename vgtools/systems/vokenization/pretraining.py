@@ -63,7 +63,7 @@ class VokenPretraining(PackedPretraining):
         further = [self.also] if self.also else []
         self.pack(self.encoder, *features, *further)
         self.store.train = [*self.inputs, *further]
-        self._also = [self.files.sha256(path) or self.store.digest(path) for path in further]
+        self._also = [*map(self.digest_of, further)]
         self._bank = None if self.feats is None else open_features(self.feats)
         tokens = self.settings.control == "tokens"
         if not tokens:
