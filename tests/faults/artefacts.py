@@ -283,7 +283,9 @@ def _bank() -> None:
     for k, name in ((4, "found.jsonl"), (2, "found2.jsonl")):
         flags = ("--index", "vg.faiss", "-k", k, "--device", "cpu", "-q")
         _run("retrieve", "text.txt", *flags, "-o", name)
-    rights = ({"image": f"image{i:03}", "license": "CC0", "url": f"http://x/{i}"} for i in range(60))
+    rights = (
+        {"image": f"image{i:03}", "license": "CC0", "url": f"http://x/{i}"} for i in range(60)
+    )
     _jsonl(Path("rights.jsonl"), rights)
     save_feats(Path("feats2.npy"), first=60)
     _run("build-index", "feats2.npy", "-m", "matcher", "-o", "vg2.faiss", "--device", "cpu", "-q")

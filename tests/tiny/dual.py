@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from tests.tiny.clip import TOWER, clip_tokenizer
 from tests.tiny.lm import make_tokenizer
 
-FAMILIES = ("clip", "siglip", "altclip", "chinese_clip")
+FAMILIES = ("clip", "siglip", "altclip", "chinese_clip", "metaclip_2")
 SIDE = 24  # pixels of a picture's side, in patches of 8
 _WORDS = [
     "▁a",
@@ -68,11 +68,14 @@ def new_model(kind: str, size: int, seed: int = 0) -> Any:
         more = {}
     elif kind == "altclip":
         text |= {"project_dim": 6, "max_position_embeddings": 18, "type_vocab_size": 1}
+    elif kind == "metaclip_2":
+        text |= {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
     name = {
         "clip": "CLIP",
         "siglip": "Siglip",
         "altclip": "AltCLIP",
         "chinese_clip": "ChineseCLIP",
+        "metaclip_2": "MetaClip2",
     }[kind]
     config = getattr(transformers, f"{name}Config")(text_config=text, vision_config=vision, **more)
     model = getattr(transformers, f"{name}Model")(config).eval()
@@ -90,7 +93,7 @@ def save_dual(folder: Path, kind: str = "clip", seed: int = 0, **processor: Any)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     square = {"size": {"height": SIDE, "width": SIDE}} if kind == "siglip" else _CROP
-    made_by = {"clip": "CLIP", "altclip": "CLIP", "siglip": "Siglip", "chinese_clip": "ChineseCLIP"}
-    made = getattr(transformers, f"{made_by[kind]}ImageProcessorPil")(**{**square, **processor})
+    made_by = {"siglip": "Siglip", "chinese_clip": "ChineseCLIP"}.get(kind, "CLIP")
+    made = getattr(transformers, f"{made_by}ImageProcessorPil")(**{**square, **processor})
     made.save_pretrained(folder)
     return folder

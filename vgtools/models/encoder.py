@@ -47,6 +47,7 @@ TEXT_SIDES = {
     "siglip2": "Siglip2TextModel",
     "altclip": "AltCLIPTextModel",
     "chinese_clip": "ChineseCLIPTextModel",
+    "metaclip_2": "MetaClip2TextModel",
 }
 # A model's head: drawn, whole as the checkpoint has it, or, where it has none, drawn.
 Head = Literal["new", "whole", "or new"]
@@ -114,9 +115,10 @@ def load_encoder(
 def reads_before(encoder: Encoder) -> bool:
     """Return whether there is a token before a text whose state has read the text, as [CLS] has.
 
-    SigLIP has no such token, and CLIP's sees no later ones.
+    SigLIP has no such token, and the one of CLIP and MetaCLIP sees no later ones.
     """
-    return bool(encoder.prefix) and encoder.model.config.model_type != "clip_text_model"
+    causal = ("clip_text_model", "metaclip_2_text_model")
+    return bool(encoder.prefix) and encoder.model.config.model_type not in causal
 
 
 def read_config(ref: str, *, offline: bool = False) -> dict[str, Any]:

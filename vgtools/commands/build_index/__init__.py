@@ -49,13 +49,13 @@ def build_index(
 
     --matcher embeds image features: pooled ones for a token-image matcher, feature maps for a
     retriever (vg train-matcher visual-awareness). Without training it takes the hub name or folder
-    of the CLIP, SigLIP, AltCLIP or ChineseCLIP that made FEATS, whose rows it leaves as they are,
-    or a run of vg pretrain clip with the features of its backbone. The index names its run, so that
-    vg vokenize and vg retrieve need nothing else. Row i of the bank, a voken's number, is line i +
-    1 of X.ids. A --factory that is not exact prints how often it finds the image of the exact
-    search, and the mean relevance lost, on words of the tokenizer's vocabulary; the manifest keeps
-    both. Lists (IVF) are trained on a sample and filled block by block, in flat memory. The paper
-    takes 50,000 images: --limit 50000.
+    of the CLIP, MetaCLIP, SigLIP, AltCLIP or ChineseCLIP that made FEATS, whose rows it leaves as
+    they are, or a run of vg pretrain clip with the features of its backbone. The index names its
+    run, so that vg vokenize and vg retrieve need nothing else. Row i of the bank, a voken's number,
+    is line i + 1 of X.ids. A --factory that is not exact prints how often it finds the image of the
+    exact search, and the mean relevance lost, on words of the tokenizer's vocabulary; the manifest
+    keeps both. Lists (IVF) are trained on a sample and filled block by block, in flat memory. The
+    paper takes 50,000 images: --limit 50000.
 
     A bank that was embedded elsewhere takes the place of FEATS: see --help embeddings.
 

@@ -75,8 +75,9 @@ def extract_image_feats(
     stop the command, or go to X.errors.jsonl with --on-error skip; files that are not images are
     counted.
 
-    A CLIP, SigLIP, AltCLIP or ChineseCLIP as backbone writes its own embeddings of the images, as
-    transformers computes them; with --pooling none it writes an embedding for each patch.
+    A CLIP, MetaCLIP, SigLIP, AltCLIP or ChineseCLIP as backbone writes its own embeddings of the
+    images, as transformers computes them; with --pooling none it writes an embedding for each
+    patch.
 
     --pooling none keeps the last feature map, (N, P, D), which vg train-matcher visual-awareness
     reads; with --picture of the whole picture, without it of the backbone's centre crop.

@@ -26,7 +26,7 @@ class FeatureFlags:
 
     Attributes:
         backbone: timm name, directory as timm's save_for_hf writes it, builtin:NAME; or hub name or
-            directory of a CLIP, SigLIP, AltCLIP or ChineseCLIP.
+            directory of a CLIP, MetaCLIP, SigLIP, AltCLIP or ChineseCLIP.
         pooling: Over the last feature map; none keeps every position; own is a CLIP's own
             embedding.
         dtype: Numbers in the file; float16 takes half the space.
