@@ -95,6 +95,10 @@ def _contents(source: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     named = str(matcher.get("run", "")) if isinstance(matcher, dict) else ""
     if body.get("kind") == "index" and named and not is_public(named):
         run = Path(os.path.normpath(source.parent / named))
+        if run.is_dir() and not (run / "run.json").exists():
+            why = f"its matcher {run} is another program's; build the index with that model's name"
+            why += " on a hub (--matcher OWNER/NAME), where its readers get it"
+            raise DataError(why, source)
         info = read_run(run)
         if info.get("kind") == "matcher" and "clusters" not in body:
             check_same("matcher", matcher, {"run": run, **info}, source)

@@ -245,6 +245,13 @@ def test_scores_are_what_the_model_says_of_a_pair(bank: Path) -> None:
     assert f", {word} {read(out)[0]['scores'][0]:.4g}" in page.read_text()
 
 
+def test_an_index_is_pushed_only_with_a_matcher_that_others_can_get(
+    bank: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["push", str(bank / "vg.faiss"), "me/bank", "--dry-run"]) == 65
+    assert "build the index with that model's name on a hub" in capsys.readouterr().err
+
+
 def test_features_of_another_model_or_pooling_are_refused(
     bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
