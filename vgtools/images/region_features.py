@@ -31,7 +31,7 @@ from vgtools.images.regions import KIND, RegionSet, encode
 from vgtools.images.sources import Item
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit, amount
-from vgtools.io.files import sha256_file
+from vgtools.io.files import digest_of, sha256_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -296,7 +296,7 @@ def open_boxes(
     windows = functools.partial(grid, scales=scales)
     sources: list[BoxSource] = [windows if name == "grid" else open_file(name) for name in names]
     files = [name for name in names if name != "grid"]
-    digests = [f"grid {scales}" if name == "grid" else sha256_file(name) for name in names]
+    digests = [f"grid {scales}" if name == "grid" else digest_of(name) for name in names]
     config: dict[str, Any] = {"sources": digests}
     if detector is not None:
         opened = Detector(detector, device)

@@ -33,6 +33,7 @@ from vgtools.io.names import (
     manifest_path,
     public,
     refuse_stream,
+    split_table,
 )
 from vgtools.io.own import atomic_write, check, is_sealed
 from vgtools.io.streams import (
@@ -60,6 +61,15 @@ def sha256_file(path: str | Path) -> str:
         return Shards(path).sha256
     with file_errors(path, reading=True):
         return trust.file_hash(path)
+
+
+def digest_of(path: str, sha256: str | None = None) -> str:
+    """Return the sha256 of an input, computed unless it is given, and its columns that are named.
+
+    Of a table, `X.parquet#a` and `X.parquet#b` are different inputs.
+    """
+    columns = split_table(path)[1]
+    return (sha256 or sha256_file(path)) + (f"#{columns}" if columns else "")
 
 
 def identity(path: str | Path) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from vgtools.io.files import digest_of
 from vgtools.io.inputs import Inputs
-from vgtools.io.names import split_table
 from vgtools.models.encoder import Encoder
 from vgtools.text.blocks import PackedInputs
 from vgtools.training.session import Pretraining
@@ -35,9 +35,7 @@ class PackedPretraining(Pretraining):
 
     def digest_of(self, path: str) -> str:
         """Return the sha256 of an input, and the columns of it that are named."""
-        sha256 = self.files.sha256(path) or self.store.digest(path)
-        columns = split_table(path)[1]
-        return f"{sha256}#{columns}" if columns else sha256
+        return digest_of(path, self.files.sha256(path) or self.store.digest(path))
 
     def close(self) -> None:
         """Remove the packed inputs, unless they are kept; other files in their folder stay."""

@@ -134,3 +134,19 @@ def test_the_command_writes_each_control_and_refuses_flags_of_another(
     }.items():
         assert run(["vokenize", str(text), "--index", str(tiny / "vg.faiss"), *flags]) == 2
         assert why in " ".join(capfd.readouterr().err.split())
+
+
+def test_captions_of_another_column_make_another_control(
+    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "c.csv"
+    table.write_text("image,a,b\n" + "".join(f"image{i:03},bam,den\n" for i in range(60)))
+    (tmp_path / "t.txt").write_text("bam den\n")
+
+    def vokenize(column: str) -> int:
+        flags = ["--control", "frequent", "--captions", f"{table}#text={column}", "-q"]
+        output = ["--index", str(tiny / "vg.faiss"), "-o", f"{tmp_path}/v.jsonl/"]
+        return run(["vokenize", str(tmp_path / "t.txt"), *flags, *output])
+
+    assert (vokenize("a"), vokenize("a"), vokenize("b")) == (0, 0, 78)
+    assert "captions was [" in capfd.readouterr().err

@@ -20,7 +20,7 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
-from vgtools.io.files import sha256_file
+from vgtools.io.files import digest_of, sha256_file
 from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.models.references import load_tokenizer
 from vgtools.retrieval import Index, matcher_path
@@ -199,7 +199,7 @@ class DrawWork(VokenizeTask):
             "control": draw.control,
             "index_sha256": bank.manifest["files"],
             "tokenizer": tokenizer_fingerprint(self._tokenizer),
-            "captions": [sha256_file(path) for path in draw.captions],
+            "captions": [*map(digest_of, draw.captions)],
             **({"feats": sha256_file(draw.feats), "permute": draw.permute} if draw.feats else {}),
             "gamma": draw.gamma,
             "seed": draw.seed,
