@@ -66,7 +66,7 @@ def sha256_file(path: str | Path) -> str:
 def digest_of(path: str, sha256: str | None = None) -> str:
     """Return the sha256 of an input, computed unless it is given, and its columns that are named.
 
-    Of a table, `X.parquet#a` and `X.parquet#b` are different inputs.
+    Two columns of one table are two inputs: `X.parquet#a`, `X.parquet#b`.
     """
     columns = split_table(path)[1]
     return (sha256 or sha256_file(path)) + (f"#{columns}" if columns else "")
