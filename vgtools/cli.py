@@ -46,6 +46,7 @@ COMMANDS = (
     "stats",
     "probe-attention",
     "compare",
+    "status",
     "push",
     "env",
 )

@@ -218,7 +218,7 @@ class ShardedOutput:
         Raises:
             DataError: it was replaced (78, both sides).
         """
-        now = _read_plan(self._path(PLAN))
+        now = read_plan(self._path(PLAN))
         if now is not None:
             self.plan.check_same(now, self.folder)
 
@@ -257,12 +257,13 @@ class ShardedOutput:
 
     def commit(self, number: int) -> dict[str, Any] | None:
         """Return the commit of a shard; None if it has none, or one whose files are not there."""
-        return self._checked(number, self._size)
+        return self.checked(number, self._size)
 
     def _size(self, name: str) -> int | None:
         return file_size(self._path(name))
 
-    def _checked(self, number: int, size: Callable[[str], int | None]) -> dict[str, Any] | None:
+    def checked(self, number: int, size: Callable[[str], int | None]) -> dict[str, Any] | None:
+        """Return the commit of a shard as `commit` does; `size` returns the bytes of a file."""
         name = f"{self.stem(number)}.json"
         if size(name) is None:
             return None
@@ -294,7 +295,7 @@ class ShardedOutput:
         """
         size = self._sizes()
         for number in range(part[0], len(self.plan), part[1]):
-            if self._checked(number, size) is None:
+            if self.checked(number, size) is None:
                 yield number
 
     def is_complete(self) -> bool:
@@ -366,7 +367,7 @@ class ShardedOutput:
         size_of = self._sizes()
         with file_errors(total.file, reading=False), own.create(total.file) as stream:
             for number in range(len(self.plan)):
-                record = self._checked(number, size_of)
+                record = self.checked(number, size_of)
                 if record is None:
                     total.missing += 1
                     continue
@@ -476,18 +477,18 @@ def _planned(
 ) -> tuple[ShardPlan, dict[str, Any]]:
     """Return the plan of a command, and the record of the plan that the folder has now."""
     file = os.path.join(folder, PLAN)
-    before = _read_plan(file)
+    before = read_plan(file)
     plan = plan_for(shard_size or (before or {}).get("shard_size", default_size))
     if before is None:
         places.create(file, _sealed(plan))
     elif before != plan.record() and not _is_begun(folder):
         with _turn(os.path.join(folder, LIST)):
             # Another process may have replaced the plan, and even started a shard, meanwhile.
-            if _read_plan(file) == before:
+            if read_plan(file) == before:
                 places.write(file, _sealed(plan_for(shard_size or default_size)))
     else:
         return plan, before
-    now = _read_plan(file) or {}  # another process's plan, if that process was first
+    now = read_plan(file) or {}  # another process's plan, if that process was first
     return plan_for(shard_size or now.get("shard_size", default_size)), now
 
 
@@ -531,7 +532,7 @@ def _check_folder(path: str, folder: str, sources: Sequence[PlannedInput]) -> No
     raise DataError(why, path, code=Exit.CANNOT_CREATE)
 
 
-def _read_plan(file: str) -> dict[str, Any] | None:
+def read_plan(file: str) -> dict[str, Any] | None:
     """Return the plan of a folder, or None if it has none.
 
     Raises:

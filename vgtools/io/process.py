@@ -232,7 +232,7 @@ class Stop:
         self._old = {}
 
 
-def _in_words(seconds: float) -> str:
+def in_words(seconds: float) -> str:
     """Return a time as `40 s`, `12 min` or `3 h 20 min`."""
     minutes = round(seconds / 60)
     if seconds < 90:
@@ -310,7 +310,7 @@ class Progress:
             if total is not None:
                 done = f"{self.done:,} of {'' if self.total else 'about '}{total:,}"
                 rest = (now - self._start) * max(0, total / self.done - 1)
-                left = f", {_in_words(rest)} left"
+                left = f", {in_words(rest)} left"
             done += f" {self.unit}, {self._rate(now)}{left}"
             print(f"vg {self.what}: {done}", file=sys.stderr)
 
