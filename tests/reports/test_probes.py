@@ -91,7 +91,12 @@ def test_controls_have_a_table_and_the_headline_is_what_the_word_adds() -> None:
     row = "1,234 | 40.00 (36.0 to 44.0) | 44.40 (43.4 to 45.4) | -4.40 (1.0 to 9.0) | 0.02 |"
     assert f"| first region | {row}" in text
     assert "99.50 % of the entities have a gold box itself there" in text
-    page = probes.page([], [summary | facts], "encoder").decode()
+    blind = [control | {"same_head": not n} for n, control in enumerate(controls)]
+    weaker = blind[1] | {"control": "a random region", "baseline": 20.0}
+    page = probes.page([], [summary | facts, *blind, weaker], "encoder").decode()
+    assert f"<dt>Best active head ({summary['head']}), chosen on val</dt>" in page
+    assert "<dt>Strongest rule that sees no word: first region</dt><dd>44.4 %" in page
+    assert "head minus rule -4.4, +1.0 to +9.0" in page
     assert "7.0 <small>1.0 to 9.0</small>" in page
 
 

@@ -242,6 +242,7 @@ def page(
     Source: Li et al. 2020, figures 1 and 5.
     """
     figures = [(name, draw(records)) for _, name, draw in FIGURES]
+    rules = [r for r in of_kind(records, "control") if not r["same_head"]]
     whole = (r for r in reversed(of_kind(records, "classifier")) if r["relation"].startswith("all"))
     return render(
         "probe",
@@ -250,6 +251,7 @@ def page(
         styles=[DARK_STYLE],
         credit=credit,
         summary=next(iter(of_kind(records, "summary")), None),
+        rule=max(rules, key=lambda record: record["baseline"], default=None),
         texts=next(iter(of_kind(records, "text-summary")), None),
         classifier=next(whole, None),
         figures=[(name, Markup(f.svg(False).decode())) for name, f in figures if f is not None],
