@@ -188,10 +188,10 @@ def write(
 
 def _growth(texts: Sequence[str], out: Any, limit: int | None) -> Callable[[], float | None]:
     """Return how a progress finds the lines that are left: `Progress`, `growth`."""
-    before = out.state.get("rows", 0)
+    before: int = out.state.get("rows", 0)
 
     def growth() -> float | None:
-        done = out.state.get("rows", 0)
+        done: int = out.state.get("rows", 0)
         found = read_so_far(texts)
         if found is None or not found[0] or done <= before:
             return None

@@ -220,10 +220,10 @@ class _Read:
     lines: int = 0
 
     def bytes(self, size: int) -> int:
-        stream = self.stream()
+        stream: Any = self.stream()
         with contextlib.suppress(ValueError):  # closed
             # A compressed file is as far as the file below it.
-            below = getattr(stream, "fileobj", None) or getattr(stream, "_fp", stream)
+            below: Any = getattr(stream, "fileobj", None) or getattr(stream, "_fp", stream)
             return size if stream is None or stream.closed else min(size, int(below.tell()))
         return size
 
