@@ -142,7 +142,7 @@ class VokenAnswer(Answerer):
     def size(self, item: Any, settings: tuple[Any, ...]) -> int:
         """Return the characters of a text, more if every token has many images."""
         k, *_ = settings
-        return len(item["text"]) * max(4, k) // 4
+        return int(len(item["text"]) * max(4, k) // 4)
 
 
 class ImageAnswer(Answerer):
@@ -175,7 +175,7 @@ class ImageAnswer(Answerer):
     def size(self, item: Any, settings: tuple[Any, ...]) -> int:
         """Return the characters of a text, or its images if there are more."""
         k, _ = settings
-        return max(len(item["text"]), k)
+        return int(max(len(item["text"]), k))
 
 
 class HeatAnswer(Answerer):
