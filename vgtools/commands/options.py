@@ -21,6 +21,7 @@ from vgtools.io.errors import DataError, Exit, file_error, plain, storable
 from vgtools.io.own import make_folder
 from vgtools.io.remote import stay_offline
 from vgtools.io.settings import count, file, names_and_help, value
+from vgtools.training.trackers import log_to
 
 if TYPE_CHECKING:
     from vgtools.io.errors import Tally
@@ -75,6 +76,14 @@ Offline = Annotated[
         "--offline",
         callback=stay_offline,
         help="Never connect; a missing model, or an input at a URL, is exit 69.",
+    ),
+]
+LogTo = Annotated[
+    Literal["tensorboard", "wandb", "trackio"] | None,
+    Flag(
+        "--log-to",
+        callback=log_to,
+        help="Also log records there; tensorboard: in tensorboard/ next to the run.",
     ),
 ]
 Restart = Annotated[bool, Flag("--restart", help="Discard the unfinished run and start over.")]
@@ -147,6 +156,7 @@ class RunFolder(Target):
     """
 
     output: str = value(..., metavar="DIR")
+    log_to: LogTo = None
 
 
 @dataclass(frozen=True, kw_only=True)

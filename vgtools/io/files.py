@@ -249,6 +249,17 @@ def dumps(row: object) -> bytes:
     return json_bytes(row, orjson.OPT_APPEND_NEWLINE)
 
 
+def flat_numbers(record: Mapping[str, Any], inside: str = "") -> dict[str, float]:
+    """Return the numbers of a record; inner objects are flattened, with their path as name."""
+    flat = dict[str, float]()
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            flat |= flat_numbers(value, f"{inside}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            flat[inside + name] = value
+    return flat
+
+
 def plain_json(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object as it is after it was written and read."""
     return orjson.loads(dumps(storable(body)))  # type: ignore[no-any-return]

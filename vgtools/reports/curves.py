@@ -10,11 +10,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from vgtools.io.errors import DataError, amount
+from vgtools.io.files import flat_numbers
 from vgtools.io.streams import read_jsonl
 from vgtools.reports.drawing import (
     ACCENT,
@@ -77,7 +78,7 @@ def read_curves(paths: Sequence[str]) -> list[Curve]:
     names = short_names(dict.fromkeys(map(os.path.normpath, paths)))
     found = list[Curve]()
     for path, name in names.items():
-        rows = [_flat(row) for _, row in read_jsonl(Path(path, METRICS), {})]
+        rows = [flat_numbers(row) for _, row in read_jsonl(Path(path, METRICS), {})]
         if not rows:
             raise DataError("has no record yet", Path(path, METRICS))
         for seed in dict.fromkeys(row.get("seed") for row in rows):
@@ -87,17 +88,6 @@ def read_curves(paths: Sequence[str]) -> list[Curve]:
             alone = len(names) == 1 and seed is not None
             found.append(Curve(f"seed {seed:g}" if alone else name, own))
     return found
-
-
-def _flat(record: Mapping[str, Any], inside: str = "") -> dict[str, float]:
-    """Return the numbers of a record; inner objects are flattened, with their path as name."""
-    flat = dict[str, float]()
-    for name, value in record.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{inside}{name}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            flat[inside + name] = value
-    return flat
 
 
 def panels(curves: Sequence[Curve]) -> tuple[str, list[Panel]]:

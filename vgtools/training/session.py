@@ -52,6 +52,7 @@ from vgtools.models.sealed import (
 from vgtools.training import processes
 from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, own_tensors, train
 from vgtools.training.steps import StepPlan, train_config
+from vgtools.training.trackers import tracked
 
 _CHECKPOINT = "checkpoint.safetensors"
 _BEST = "best.safetensors"
@@ -108,6 +109,7 @@ class Session:
         self._stack = ExitStack()
         self._lock: Lock | None = None  # held by the first process alone
         self._bar: Progress | None = None
+        self._log: Callable[[Mapping[str, Any]], None] | None = None  # the first process's
 
     def __enter__(self) -> Session:
         """Join the other processes and lock the folder.
@@ -146,6 +148,8 @@ class Session:
             self.run = TrainingRun(self.folder, kind, config, anew, parts, inputs, begun)
         if self._lock is not None:
             self._lock.note(self.folder.name)
+        if self.first:
+            self._log = self._stack.enter_context(tracked(self.folder, self.run.config))
         if self.run.others is not None:
             now = amount(processes.world(), "process", "processes")
             self.note(f"resumes with {now}, {self.run.others} before: dropout is drawn differently")
@@ -158,6 +162,8 @@ class Session:
             for record in records:
                 line = f"{record_line(record)}\n".encode() if terminal else dumps(record)
                 self._out.buffer.write(line)
+                if self._log is not None:
+                    self._log(record)
             self._out.buffer.flush()
 
     def note(self, message: str) -> None:

@@ -28,6 +28,7 @@ from vgtools.commands.finetune.topics import (
 from vgtools.commands.options import (
     Argument,
     Flag,
+    LogTo,
     Restart,
     Runtime,
     Value,
@@ -55,6 +56,7 @@ def finetune(
     full: Annotated[bool, Flag("--full"), CLIP] = False,
     spread: Annotated[Spread, CLUSTER],
     restart: Restart = False,
+    log_to: Annotated[LogTo, TRAINING] = None,
     runtime: Runtime,
 ) -> None:
     """Fine-tune an encoder on a downstream task with the papers' settings, and score it.
