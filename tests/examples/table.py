@@ -249,13 +249,13 @@ ROWS = (
     ),
     # ------------------------------------------------------------------------------------- worth
     *(
-        Row("worth", scale, target, shows, makes=f"{scale}/.files")
+        Row("worth", scale, target, shows, makes=f"{scale}/{made}")
         for scale in ("small", "paper")
-        for target, shows in (
-            ("files all", "simlex999.txt|concreteness.jsonl|centroid-permuted|clusters-s"),
-            ("labels", "clusters.npy|centroid.npy"),
-            ("curve", "## 1 steps|centroid-permuted"),
-            ("models bank-sizes text-sizes", "bank-6/run/vokens|text-50/run/mlm"),
+        for target, shows, made in (
+            ("files all", "simlex999.txt|concreteness.jsonl|centroid-permuted", "table.md"),
+            ("labels", "clusters.npy|centroid.npy", "labels.md"),
+            ("curve", "## 1 steps|centroid-permuted", "curve.1.md"),
+            ("models bank-sizes text-sizes", "bank-6/run/vokens|text-50/run/mlm", "text-sizes.md"),
         )
     ),
     Row("worth", "small", "files all", "mlm|vokens.npy", files="ROWS='mlm vokens'",
