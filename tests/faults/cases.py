@@ -687,8 +687,8 @@ CASES = (
     ),
     Case(
         "show-runs",
-        "show in/lm in/matcher -o curves.html",
-        ("lm/metrics.jsonl jsonl!", "lm/run.json run!", "matcher/metrics.jsonl jsonl!"),
+        "show in/lm in/xdbert -o curves.html",
+        ("lm/metrics.jsonl jsonl!", "lm/run.json run!", "xdbert/metrics.jsonl jsonl!"),
         restart=False,
     ),
     Case(
