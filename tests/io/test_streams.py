@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vgtools.io import streams
 from vgtools.io.artifact import manifest_beside, open_features, read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import compress, open_npy, versions, write_manifest
@@ -454,3 +455,13 @@ def test_arrays_that_are_no_numbers_are_refused(tmp_path: Path, header: str) -> 
     with pytest.raises(DataError, match=r"x\.npy") as caught:
         open_npy(path)
     assert caught.value.code == Exit.DATA
+
+
+def test_files_that_are_read_whole_leave_nothing_in_memory(tmp_path: Path) -> None:
+    before = len(streams._READ)
+    for number in range(20):
+        (tmp_path / f"{number}.txt").write_text("a caption\n")
+        with streams.open_read(tmp_path / f"{number}.txt") as stream:
+            assert stream.read() == b"a caption\n"
+        del stream
+    assert len(streams._READ) == before

@@ -13,8 +13,9 @@ import stat
 import sys
 import weakref
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BufferedReader, RawIOBase, UnsupportedOperation
 from itertools import chain
 from pathlib import Path
@@ -208,7 +209,7 @@ def open_read(path: str | Path) -> BinaryIO:
             source = open(name, "rb")  # noqa: SIM115 - the caller closes it
             if is_unnamed(name):
                 return _decompressed(source)
-        _READ[name] = _Read(weakref.ref(source))
+        _READ[name] = _Read(weakref.ref(source, partial(_forget, name)))
         return cast(BinaryIO, source)
 
 
@@ -216,7 +217,7 @@ def open_read(path: str | Path) -> BinaryIO:
 class _Read:
     """How far a file is read: its last stream, and the lines of it that windows had."""
 
-    stream: weakref.ref[Any]
+    stream: Callable[[], Any]  # a weak reference
     lines: int = 0
 
     def bytes(self, size: int) -> int:
@@ -232,8 +233,15 @@ _READ = dict[str, _Read]()
 
 
 def _count(path: str, lines: int) -> None:
-    if path in _READ:
-        _READ[path].lines = lines
+    # The stream of a short file may be gone by now.
+    _READ.setdefault(path, _Read(lambda: None)).lines = lines
+
+
+def _forget(name: str, stream: weakref.ref[Any]) -> None:
+    """Forget a closed file that windows had no lines of: a folder may hold a million captions."""
+    entry = _READ.get(name)
+    if entry is not None and entry.stream is stream and not entry.lines:
+        del _READ[name]
 
 
 def read_so_far(paths: Iterable[str]) -> tuple[float, int] | None:
