@@ -200,7 +200,8 @@ def test_a_token_opens_the_page_and_the_api(tiny: Path, tmp_path: Path) -> None:
         "--index", tiny / "vg.faiss", "--token", tmp_path / "token", "--host", "0.0.0.0"
     )
     try:
-        for path in ("/", "/api/index", "/docs", "/openapi.json", "/?token=", "/?token=wrong"):
+        paths = ("/", "/api/index", "/docs", "/openapi.json")
+        for path in (*paths, "/?token=", "/?token=wrong", "/?xtoken=1", "/?a=token=", "/?Token=1"):
             assert server.ask(path).status == 401, path
         assert server.ask("/api/index?token=" + secret).status == 401  # only the page's address
         assert server.ask("/api/index", Authorization="Bearer wrong").status == 401

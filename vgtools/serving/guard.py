@@ -8,7 +8,7 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.requests import cookie_parser
 from starlette.responses import Response
 
@@ -117,7 +117,7 @@ class Guard:
     def _knows(self, scope: Scope, headers: Headers) -> bool:
         """Return whether a request has the token; `/` reads its own from its address."""
         assert self._token is not None
-        if scope["path"] == "/" and b"token=" in scope["query_string"]:
+        if scope["path"] == "/" and "token" in QueryParams(scope["query_string"]):
             return True
         kind, _, given = headers.get("authorization", "").partition(" ")
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
