@@ -113,8 +113,35 @@ def test_names_of_many_runs_go_on_in_another_line(tmp_path: Path) -> None:
 
 
 def test_a_run_without_records_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has no record yet"):
-        curves.read_curves([save(tmp_path / "a", [])])
+    rows: list[list[dict[str, Any]]] = [[], [{"step": 1}], [{"step": 1, "note": "x", "seed": 2}]]
+    for number, records in enumerate(rows):
+        with pytest.raises(DataError, match="has no record yet with a number"):
+            curves.read_curves([save(tmp_path / f"{number}", records)])
+    save(tmp_path / "a", [])
     with pytest.raises(DataError, match=r"metrics\.jsonl:1: "):
         (tmp_path / "a" / "metrics.jsonl").write_text("[1]\n")
         curves.read_curves([str(tmp_path / "a")])
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [(1e308, -1e308), (5e-324, 0), (1e300, 1e-300), (1, 1 + 2**-52), (2**64 - 1, 0), (1e99, -1e99)],
+)
+@pytest.mark.parametrize("across", ["loss", "step"])
+def test_numbers_of_any_size_are_drawn(
+    tmp_path: Path, losses: tuple[float, float], across: str
+) -> None:
+    rows = [{"step": n, "loss": n, "mlm": 1.0 / n} | {across: losses[n - 1]} for n in (1, 2)]
+    found = curves.read_curves([save(tmp_path / "a", rows)])
+    svg = curves.figure(found).svg()
+    assert not {"nan", "inf"} & set(texts(svg))
+    assert "nan" not in svg.decode()
+    assert curves.page(found, "a")
+
+
+def test_a_figure_that_no_file_holds_is_refused(tmp_path: Path) -> None:
+    rows = [{"step": n, **{f"k{each}": n * each for each in range(1, 400)}} for n in (1, 2)]
+    found = curves.read_curves([save(tmp_path / "a", rows)])
+    with pytest.raises(DataError, match=r"399 numbers .* too many for one figure; -o X\.html"):
+        curves.figure(found)
+    assert curves.page(found, "a").count(b"<title>a: k") == 2 * 399

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from vgtools.io.errors import DataError, amount
+from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import flat_numbers
 from vgtools.io.streams import read_jsonl
 from vgtools.reports.drawing import (
@@ -42,6 +42,8 @@ _COLUMNS = 3  # per row of a file's figure
 _DOTS = 40  # most records that are also drawn as dots
 _DECADES = 1.5  # that the values of a log scale have at least
 _PERCENT = 200.0  # above all shares, which never have a log scale
+_HUGEST = 1e100  # numbers beyond, and differences below 1 / this, are more than float64 can scale
+_MOST_PIXELS = 16_000  # per side of a figure: JPEGs, which a PDF holds, end at four times this
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ def read_curves(paths: Sequence[str]) -> list[Curve]:
     names = short_names(dict.fromkeys(map(os.path.normpath, paths)))
     found = list[Curve]()
     for path, name in names.items():
-        rows = [flat_numbers(row) for _, row in read_jsonl(Path(path, METRICS), {})]
-        if not rows:
-            raise DataError("has no record yet", Path(path, METRICS))
+        rows = [_drawable(flat_numbers(row)) for _, row in read_jsonl(Path(path, METRICS), {})]
+        if not any(row.keys() - {*_PLACES, "seed"} for row in rows):
+            raise DataError("has no record yet with a number to draw", Path(path, METRICS))
         for seed in dict.fromkeys(row.get("seed") for row in rows):
             # Every seed starts at its first step, so that it has a line of its own.
             own = [row for row in rows if row.get("seed") == seed]
@@ -88,6 +90,12 @@ def read_curves(paths: Sequence[str]) -> list[Curve]:
             alone = len(names) == 1 and seed is not None
             found.append(Curve(f"seed {seed:g}" if alone else name, own))
     return found
+
+
+def _drawable(row: Mapping[str, float]) -> dict[str, float]:
+    """Return the numbers that an axis can have; the smallest are 0 there."""
+    known = {name: value for name, value in row.items() if abs(value) < _HUGEST}
+    return {name: value if abs(value) > 1 / _HUGEST else 0 for name, value in known.items()}
 
 
 def panels(curves: Sequence[Curve]) -> tuple[str, list[Panel]]:
@@ -127,14 +135,22 @@ def _is_wide(name: str, values: Sequence[float | None]) -> bool:
 
 
 def figure(curves: Sequence[Curve]) -> Figure:
-    """Return all panels on one figure, with the names of the trainings below."""
+    """Return all panels on one figure, with the names of the trainings below.
+
+    Raises:
+        DataError: it would be too large (usage).
+    """
     across, shown = panels(curves)
     columns = min(_COLUMNS, len(shown))
     high = _HIGH * -(-len(shown) // columns)
     names = colours(curves)
     width = _WIDE * columns
     places = [*_flow(names, width)]
-    made = Figure(width, high + 20 + 20 * (1 + places[-1][1]), "Curves of training")
+    height = high + 20 + 20 * (1 + places[-1][1])
+    if height > _MOST_PIXELS:
+        why = f"-o: {len(shown)} numbers and {len(names)} trainings are too many for one figure"
+        raise DataError(f"{why}; -o X.html has a figure for each number", code=Exit.USAGE)
+    made = Figure(width, height, "Curves of training")
     for number, panel in enumerate(shown):
         row, column = divmod(number, columns)
         _draw(made, column * _WIDE, row * _HIGH, panel, across, curves)
