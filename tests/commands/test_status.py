@@ -15,6 +15,8 @@ from tests.batch.test_run_progress import Count, Target
 from vgtools.batch import run
 from vgtools.cli import run as vg
 from vgtools.io.errors import Exit
+from vgtools.io.files import dumps
+from vgtools.io.written import seal
 
 
 class Sized(Count):
@@ -80,6 +82,37 @@ def test_missing_damaged_and_held_shards(
         {"shard": 1, "host": socket.gethostname(), "process": os.getpid()},
         {"shard": 3, "host": "elsewhere", "process": 12},
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "shards"),
+    [
+        ({"units": 10**12, "bytes": 10**12, "shard_size": 1}, 10**12),
+        ({"units": 2**53 - 1, "bytes": 2**53 - 1, "shard_size": 1}, 2**53 - 1),
+        ({"units": 2**53, "bytes": 2**53}, None),
+        ({"units": 2**63}, None),
+        ({"shard_size": 0}, None),
+        ({"sha256": None}, None),
+        ({"more": 1}, 5),
+    ],
+)
+def test_a_plan_that_was_edited_and_sealed_again(
+    folder: Path,
+    changes: dict[str, Any],
+    shards: int | None,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    body = json.loads((folder / "plan.json").read_text())
+    del body["sha256"]
+    body["shard_size"] = changes.pop("shard_size", body["shard_size"])
+    body["inputs"][0] |= changes
+    (folder / "plan.json").write_bytes(dumps(body | {"sha256": seal(body)}))
+    if shards is None:
+        assert vg(["status", f"{folder}/"]) == Exit.DATA
+        return
+    (found,) = status(capfdbinary, folder)
+    assert found["shards"] == shards
+    assert found["done"] + found["missing"] + len(found["damaged"]) == shards
 
 
 def test_what_is_no_folder_of_shards(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

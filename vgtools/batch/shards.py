@@ -60,7 +60,7 @@ Record = dict[str, Any]  # a worker's report of a shard: "shard", "items", "seco
 
 _PLAN = {
     "config": dict,
-    "inputs": [{"path": str, "bytes": SIZE, "unit": str, "units": SIZE}],
+    "inputs": [{"path": str, "bytes": SIZE, "sha256": str, "unit": str, "units": SIZE}],
     "shard_size": SIZE,
 }
 OpenOutput = Callable[..., Any]  # `Output`, or a function with its parameters
@@ -540,7 +540,10 @@ def read_plan(file: str) -> dict[str, Any] | None:
     """
     if places.read(file) is None:
         return None
-    return read_sealed(file, _PLAN, "the plan of a folder of shards")
+    plan = read_sealed(file, _PLAN, "the plan of a folder of shards")
+    if not plan["shard_size"]:
+        raise DataError('"shard_size": expected 1 or more, got 0; --restart starts over', file)
+    return plan
 
 
 def remove_shards(folder: str) -> None:

@@ -30,34 +30,35 @@ def folder_status(path: str) -> dict[str, Any]:
     if body is None:
         why = f"holds no {PLAN}: expected a folder of shards, such as X.npy/"
         raise DataError(why, path, code=Exit.NO_INPUT)
-    sources = tuple(PlannedInput(**source) for source in body["inputs"])
+    sources = [PlannedInput(*map(one.get, PlannedInput._fields)) for one in body["inputs"]]
     shards = ShardedOutput(folder, ShardPlan(body["config"], sources, body["shard_size"]))
     sizes = places.sizes(folder)
     times = list[float]()
     made = dict[str, int]()
-    missing = 0
     damaged = list[int]()
-    for number in range(len(shards.plan)):
-        name = f"{shards.stem(number)}.json"
+    # By the files that are there: a plan may state more shards than can be counted.
+    commits = sorted(name for name in sizes if re.fullmatch(r"\d{6,}\.json", name))
+    for name in commits:
+        number = int(name.removesuffix(".json"))
+        if number >= len(shards.plan) or name != f"{shards.stem(number)}.json":
+            continue
         record = shards.checked(number, sizes.get)
         if record is not None:
             device = str(record["device"])
             made[device] = made.get(device, 0) + 1
             if not is_url(folder):
                 times.append(os.stat(os.path.join(folder, name)).st_mtime)
-        elif name in sizes:
-            damaged.append(number)
         else:
-            missing += 1
+            damaged.append(number)
     recent = sorted(times)[-_RECENT:]
     seconds = recent[-1] - recent[0] if recent else 0
     rate = (len(recent) - 1) / seconds if seconds else None
-    left = missing + len(damaged)
+    left = len(shards.plan) - sum(made.values())
     return {
         "folder": path,
         "shards": len(shards.plan),
         "done": sum(made.values()),
-        "missing": missing,
+        "missing": left - len(damaged),
         "damaged": damaged,
         "complete": shards.is_complete(),
         "shards_per_hour": rate and round(3600 * rate, 1),

@@ -21,7 +21,8 @@ from typing import Any, Final
 from vgtools.io.errors import DataError
 
 NAME: Final = "NAME"
-SIZE: Final = "SIZE"  # an integer that is not negative
+SIZE: Final = "SIZE"  # an integer that is not negative, and below `_MOST`
+_MOST = 1 << 53  # 9 PB, more than any file has; sums of such sizes fit 64 bits
 FILES = {NAME: {"bytes": SIZE, "sha256": str}}  # the files of a manifest, a journal, a commit
 TYPE_NAMES: Final = {
     str: "a string",
@@ -45,7 +46,7 @@ def fault_in(value: Any, form: Any, at: str = "") -> str:
     if form == NAME:
         return "" if is_name(value) else _wrong(at, "the name of a file of this folder", value)
     if form == SIZE:
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
         return "" if whole else _wrong(at, "a number of bytes or items", value)
     if isinstance(form, list):
         if not isinstance(value, list):
