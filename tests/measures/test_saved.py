@@ -68,3 +68,17 @@ def test_other_items_under_the_same_keys_are_refused(tmp_path: Path) -> None:
 def test_a_manifest_of_another_form_is_refused(tmp_path: Path, facts: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=r"expected an object, got .*; measure again"):
         read_items([save(tmp_path, {"predictions": [1, 2]}, **facts)])
+
+
+@pytest.mark.parametrize(
+    ("fact", "one", "two"), [("group", "low", "high"), ("grounded", True, False)]
+)
+def test_items_of_other_groups_are_refused(tmp_path: Path, fact: str, one: Any, two: Any) -> None:
+    values: list[dict[str, Any]] = [{fact: one}, {fact: two}, {}]
+    first, other, without = (
+        save(tmp_path, {"predictions": [1, 2], **value}, name=f"{number}.jsonl")
+        for number, value in enumerate(values)
+    )
+    with pytest.raises(DataError, match=rf"1\.jsonl:1: 'a' has {fact} .*, in an earlier file"):
+        read_items([first, other])
+    assert len(read_items([first, without, first])[1]) == 6

@@ -21,6 +21,7 @@ from vgtools.measures.evaluation import STATISTICS, GoldItems, Measured
 
 KIND = "measured-items"
 _FORM = {"encoders": [{"encoder": str}], "contents?": {str: str}}
+_FACTS = ("gold", "statistic", "kind", "group", "grounded")  # the same in all files
 _KEYS = {"evaluation": str, "kind": str, "statistic": str, "item": str, "predictions": list}
 
 
@@ -92,10 +93,11 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
             if isinstance(one, str) != isinstance(row["gold"], str):
                 why = f'"gold" is {row["gold"]!r:.40}, of another item {one!r:.40}'
                 raise DataError(f"{why}; expected numbers or names of classes", path, line)
-            same = ("gold", "statistic", "kind")
-            if any(first[fact] != row[fact] for fact in same):
-                why = f"{key!r:.60} has gold {row['gold']}, in an earlier file {first['gold']}"
-                raise DataError(f"{why}; compare encoders measured on one file", path, line)
+            # A file may lack groups and grounding, but not have others: the first ones are shown.
+            other = next((f for f in _FACTS if f in first and f in row and first[f] != row[f]), "")
+            if other:
+                why = f"{key!r:.60} has {other} {row[other]}, in an earlier file {first[other]}"
+                raise DataError(f"{why}; compare encoders measured on the same files", path, line)
             known = values.setdefault((name, key), {})
             for number, value in enumerate(row["predictions"], len(names)):
                 if value is not None:
