@@ -103,6 +103,7 @@ def test_a_browser_opens_where_somebody_looks(
     [
         (("TEXT", "--text", "a"), "--text: give it or a file, not both"),
         (("--serve", "--text", "a"), "--serve: its page asks for the text"),
+        (("--text", ""), "--text: is empty; give a value, or leave the flag out"),
         (("--serve", "-o", "x.html"), "--serve: its page asks for the text"),
     ],
 )

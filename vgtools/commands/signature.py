@@ -70,7 +70,7 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
         for name, one in values.items():
             given = one if isinstance(one, list) else [one]
             if fault := next(filter(None, (_fault(item, declared[name]) for item in given)), ""):
-                raise typer.BadParameter(fault, param_hint=f"--{name.replace('_', '-')}")
+                raise typer.BadParameter(fault, param_hint=_flag(declared[name]))
         for name in values.keys() & {*_MODELS, *_FILES}:
             values[name] = _placed_here(values[name], name in _MODELS)
         for name, group in groups.items():
@@ -92,6 +92,13 @@ def _placed_here(given: Any, models: bool) -> Any:
 
         return str(emoji.run() if models else emoji.bank())
     return hub.placed(given, models) if isinstance(given, str) else given
+
+
+def _flag(parameter: inspect.Parameter) -> str:
+    """Return the name of a flag on the command line, which is not always its parameter's."""
+    option = _split(parameter.annotation)[2]
+    given = [name for name in getattr(option, "param_decls", None) or () if name.startswith("--")]
+    return given[0].partition("/")[0] if given else f"--{parameter.name.replace('_', '-')}"
 
 
 def _fault(one: Any, parameter: inspect.Parameter) -> str:
