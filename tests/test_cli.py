@@ -130,6 +130,39 @@ def test_data_for_a_closed_or_full_stream_is_not_lost_without_a_word(args: list[
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
+def test_messages_that_a_full_disk_does_not_take_stop_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A dog. A cat.\n")
+    for args, code in ((["prepare", "sentences", "a.txt"], 0), (["stats", "b.txt"], 66)):
+        done = subprocess.run(
+            ["bash", "-c", " ".join(vg_command(*args)) + " 2> /dev/full"],
+            stdout=subprocess.PIPE,
+            cwd=tmp_path,
+        )
+        assert (done.returncode, bool(done.stdout)) == (code, not code)
+
+
+def test_a_signal_at_the_end_breaks_into_nothing() -> None:
+    code = (
+        "import atexit, os, signal\nfrom vgtools import cli\n"
+        "for number in (signal.SIGTERM, signal.SIGINT):\n"
+        "    atexit.register(os.kill, os.getpid(), number)\ncli.main(['--version'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_signal_in_code_whose_errors_python_drops_comes_again() -> None:
+    code = (
+        "import os, signal, sys, time\nfrom vgtools import cli\n"
+        "class Odd:\n    def __del__(self):\n        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "def run(argv):\n    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        "    Odd()\n    time.sleep(9)\ncli.run = run\ncli.main([])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (143, "")
+
+
 def test_warnings_of_libraries_are_for_developers(tmp_path: Path) -> None:
     code = (
         "import sys, warnings\nfrom vgtools import cli\n"

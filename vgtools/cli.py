@@ -6,9 +6,11 @@ import atexit
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 import textwrap
+import threading
 import warnings
 from typing import Annotated, Any, NoReturn
 
@@ -112,6 +114,11 @@ def main(argv: list[str] | None = None) -> None:
     """Run `vg` and exit with the code that `vgtools.io.errors.Exit` documents."""
     if not sys.warnoptions:  # warnings of libraries are for developers; -W shows them
         warnings.simplefilter("ignore")
+    if sys.stderr is not None:
+        coded = {"encoding": sys.stderr.encoding, "errors": sys.stderr.errors}
+        raw = _Messages(sys.stderr.fileno(), "wb", closefd=False)
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(raw), **coded, line_buffering=True)
+    sys.unraisablehook = _signal_again
     try:
         code: Any = run(sys.argv[1:] if argv is None else argv)
     except SystemExit as stop:
@@ -121,8 +128,36 @@ def main(argv: list[str] | None = None) -> None:
     _end(int(code or 0))
 
 
+class _Messages(io.FileIO):
+    """Standard error: a message that a full disk does not take is lost, the work is not."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            return len(data)
+
+
+def _signal_again(dropped: Any) -> None:
+    """Send a signal again that broke into code whose errors Python drops, such as `__del__`."""
+    import signal
+
+    number = {SystemExit: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}.get(dropped.exc_type)
+    if number is None:
+        sys.__unraisablehook__(dropped)
+    else:  # a moment later, when that code has ended
+        threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+
+
 def _end(code: int) -> NoReturn:
     """End the process without taking Python apart, which takes torch seconds and saves nothing."""
+    import signal
+
+    # Its work is done: a signal would only break into an exit function, with a traceback.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # an error was already reported by `run`
