@@ -110,6 +110,8 @@ def test_huge_bodies_are_refused_before_they_are_read(server: Server) -> None:
         (b"\n" * 200_000, "text/plain", "vokenize", "has over 65,536 rows"),
         ([{"text": ""}] * 70_000, "", "retrieve", "has over 65,536 rows"),
         ({"text": "a " * 400_000}, "", "vokenize?k=1000", "too long for this many images of each"),
+        ({"text": "a" * 65_537}, "", "vokenize", "a text has over 65,536 characters"),
+        (b"a\n" + b"a" * 1_000_000, "text/plain", "retrieve", "a text has over 65,536 characters"),
     ],
 )
 def test_short_bodies_with_huge_answers_are_refused(

@@ -40,8 +40,8 @@ def serve(
     pages (Origin) are refused. With another --host every client needs the token: open
     http://HOST:PORT/?token=TOKEN once, or send "Authorization: Bearer TOKEN"; nothing is encrypted,
     so put a proxy with TLS before it. Pictures are served by their row, never by a path. A request
-    holds at most 4 MiB of texts in 65,536 rows, or a picture of 16 MiB. Ctrl-C and SIGTERM end the
-    server after the requests that are running. It needs vgtools[serve].
+    holds at most 4 MiB of texts in 65,536 rows of 65,536 characters, or a picture of 16 MiB. Ctrl-C
+    and SIGTERM end the server after the requests that are running. It needs vgtools[serve].
 
     Examples:
 

@@ -35,6 +35,7 @@ from vgtools.serving.guard import COOKIE, Guard, failure, same
 from vgtools.serving.worker import BATCH, QueuedJob, Rows, Worker
 
 MOST_TEXT = 4 << 20  # bytes of texts in one request; files belong to the commands
+MOST_CHARACTERS = 1 << 16  # of one text: a few seconds, in which nobody else is answered
 MOST_PICTURE = 16 << 20
 MOST_ROWS = 1 << 16  # in one request: empty lines are short, but their answers are not
 MOST_ANSWER = 1 << 28  # bytes of an answer that is sent at once
@@ -145,6 +146,9 @@ class Service:
                 items = answer.read(window)
             if any(answer.size(item, settings) > MOST_TEXT for item in items):
                 raise HTTPException(413, "a text is too long for this many images of each; lower k")
+            if not picture and any(len(text) > MOST_CHARACTERS for text in window.texts()):
+                why = f"a text has over {MOST_CHARACTERS:,} characters"
+                raise HTTPException(413, f"{why}; send its sentences as rows, or use the command")
             if form == "lines":
                 return StreamingResponse(self._rows(answer, settings, items), media_type=_LINES)
             rows: Rows = []
