@@ -192,7 +192,14 @@ def test_a_model_that_lacks_its_image_tower_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "part"),
-    [({"do_center_crop": False}, "differ in shape"), ({"do_rescale": False}, "do_rescale")],
+    [
+        ({"do_center_crop": False}, "differ in shape"),
+        ({"do_rescale": False}, "do_rescale"),
+        ({"crop_size": {"height": 1, "width": 1}}, "not a usable preprocessing: "),
+        ({"image_mean": 1e300}, "not a usable preprocessing: "),
+        ({"resample": 10**30}, "not a usable preprocessing: "),
+        ({"do_convert_rgb": 10**30}, "exceeds 64-bit range"),
+    ],
 )
 def test_preprocessing_that_no_batch_can_have_is_refused(
     tmp_path: Path, changes: dict[str, Any], part: str

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import read_json
+from vgtools.io.files import dumps, read_json
 from vgtools.models.clip import load_teacher
 from vgtools.models.encoder import (
     TEXT_SIDES,
@@ -340,15 +340,18 @@ class DualImages(nn.Module):
         self._patch = int(config.patch_size)
         try:
             shapes = {self._prepared(size).shape for size in ((90, 70), (70, 90))}
-        except Exception as error:  # transformers checks its settings in its own ways
+            if len(shapes) > 1:
+                why = "its pictures differ in shape; expected a crop, or a height and a width"
+                raise DataError(why, folder)
+            self.preprocessing = _timm_settings(self._processor, shapes.pop(), folder)
+            dumps(self.preprocessing)  # refuses now what no manifest can hold
+            with torch.no_grad():
+                black = torch.zeros((1, *self.preprocessing["input_size"]))
+                self.num_features = int(self.pooled(black).shape[1])
+        except DataError:
+            raise
+        except Exception as error:  # transformers checks its settings in its own ways, or not
             raise unusable("preprocessing", error, folder) from None
-        if len(shapes) > 1:
-            why = "its pictures differ in shape; expected a crop, or a height and a width"
-            raise DataError(why, folder)
-        self.preprocessing = _timm_settings(self._processor, shapes.pop(), folder)
-        with torch.no_grad():
-            black = torch.zeros((1, *self.preprocessing["input_size"]))
-            self.num_features = int(self.pooled(black).shape[1])
 
     def _prepared(self, size: tuple[int, int]) -> Array:
         from PIL import Image
