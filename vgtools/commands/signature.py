@@ -97,8 +97,10 @@ def _placed_here(given: Any, models: bool) -> Any:
 def _flag(parameter: inspect.Parameter) -> str:
     """Return the name of a flag on the command line, which is not always its parameter's."""
     option = _split(parameter.annotation)[2]
-    given = [name for name in getattr(option, "param_decls", None) or () if name.startswith("--")]
-    return given[0].partition("/")[0] if given else f"--{parameter.name.replace('_', '-')}"
+    # Where a default follows the annotation, typer holds the first name as the option's default.
+    names = (option.default, *(option.param_decls or ())) if option is not None else ()
+    given = (str(name) for name in names if str(name).startswith("--"))
+    return next(given, f"--{parameter.name.replace('_', '-')}").partition("/")[0]
 
 
 def _fault(one: Any, parameter: inspect.Parameter) -> str:
