@@ -115,9 +115,11 @@ def main(argv: list[str] | None = None) -> None:
     if not sys.warnoptions:  # warnings of libraries are for developers; -W shows them
         warnings.simplefilter("ignore")
     if sys.stderr is not None:
-        coded = {"encoding": sys.stderr.encoding, "errors": sys.stderr.errors}
-        raw = _Messages(sys.stderr.fileno(), "wb", closefd=False)
-        sys.stderr = io.TextIOWrapper(io.BufferedWriter(raw), **coded, line_buffering=True)
+        was = sys.stderr
+        raw = _Messages(was.fileno(), "wb", closefd=False)
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(raw), encoding=was.encoding, errors=was.errors, line_buffering=True
+        )
     sys.unraisablehook = _signal_again
     try:
         code: Any = run(sys.argv[1:] if argv is None else argv)
