@@ -58,6 +58,7 @@ MAY_IMPORT = {
         "reports",
         "serving",
     },
+    "api": {"io", "text", "images", "models", "retrieval", "systems", "reports", "serving"},
     "cli": {"io", "commands"},
     "__main__": {"cli"},
 }
@@ -137,8 +138,8 @@ def fault(own: str, other: str) -> str | None:
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_imports_keep_to_the_table(module: str) -> None:
-    if module == "vgtools":
-        assert imports_of(module) == frozenset()
+    if module == "vgtools":  # for type checkers alone, and for nothing but the public names
+        assert {name.split(".")[1] for name in imports_of(module)} <= {"api", "io"}
         return
     assert module.split(".")[1] in MAY_IMPORT, (
         f"{module} is outside the table: add its package to MAY_IMPORT"

@@ -370,7 +370,8 @@ def test_a_run_of_another_kind(
     save_run(tmp_path / "lm", "lm", {}, {})
     args = ("--matcher", tmp_path / "lm", "--feats", files / "grid.npy", "-q")
     code, why = refused(capsys, run(["locate", *map(str, (files / "queries.jsonl", *args))]))
-    assert (code, "expected a run of kind 'matcher' or 'retriever', got 'lm'" in why) == (65, True)
+    expected = "expected a run of vg train-matcher (matcher, retriever), got one of kind 'lm'"
+    assert (code, expected in why) == (65, True)
 
 
 def test_nothing_to_score(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -242,16 +242,16 @@ def test_tokens_lie_in_their_text_with_gaps_joints_and_words(pictures: BankPictu
         ["it", 2, 1.1],
         [".", None, None],
     ]
-    assert vokens._parts(found) == rest
+    assert vokens.parts_of(found) == rest
     page = vokens.page([found], pictures, "v").decode()
     assert re.findall('<b class="q(.*?)"', page) == ["0", "5", "10"]  # in tenths of the range
     pieces = Sentence(
         1, "abcd", tuple(Token(s, e, (0,), (0.5,)) for s, e in ((0, 2), (2, 3), (2, 4)))
     )
     # Byte pieces of one character overlap; no gap is between them.
-    assert [part[0] for part in vokens._parts(pieces)] == ["ab", "c", "cd"]
+    assert [part[0] for part in vokens.parts_of(pieces)] == ["ab", "c", "cd"]
     ranked = Sentence(1, "a b", (Token(0, 1, (2, 1), (0.54321, 0.5)), Token(2, 3, (0,), (None,))))
-    assert vokens._parts(ranked) == [
+    assert vokens.parts_of(ranked) == [
         ["a", 2, 0.5432, None, [[2, 0.5432], [1, 0.5]]],
         " ",
         ["b", 0, None],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -47,16 +47,6 @@ class MapFlags:
     )
     dims: int | None = count(None, show_default="180; 10 of COCO's classes")
     score: bool = value(False)
-
-
-@dataclass(frozen=True)
-class OpenedMaps:
-    """A locator that is ready, and its entries in manifests."""
-
-    locator: Locator
-    width: int  # width of the features that it takes
-    backbone: Mapping[str, Any] | None  # that made them
-    config: dict[str, Any]  # all that decides the maps
 
 
 @flags
@@ -109,10 +99,17 @@ def locate(
     help_at_terminal(context, queries)
     refused = re.search(NOT_TEXT, target.output)
     refuse_if(refused, "-o", "expected .jsonl, .jsonl.gz, .jsonl.zst or .parquet")
-    from vgtools.images.maps import open_grids
+    from vgtools.systems import open_maps
 
-    grids = open_grids(feats)
-    opened = _open(matcher, grids, maps, _is_coco(queries), runtime)
+    opened, grids = open_maps(
+        matcher,
+        feats,
+        heat=maps.heat,
+        dims=maps.dims,
+        usual_dims=10 if _is_coco(queries) else 180,
+        device=runtime.device,
+        offline=runtime.offline,
+    )
     config = {"command": "locate", "feats": grids.manifest["files"], **opened.config}
     config["limit"] = limit
     work = LocateTask(queries, limit, opened.locator, grids, config, target, runtime.quiet)
@@ -243,67 +240,3 @@ def _classes(path: str) -> Iterator[Query]:
         text = f"{each.name} {each.name}s"
         size = (each.width, each.height)
         yield Query(text, each.image, None, size=size, outlines=each.outlines)
-
-
-# ------------------------------------------------------------------------------------------- runs
-
-
-def _open(matcher: str, grids: Grids, maps: MapFlags, coco: bool, runtime: Runtime) -> OpenedMaps:
-    """Return the locator of a run; the run's kind decides how maps are made.
-
-    Raises:
-        DataError: not a finished run, one of another kind, or of another backbone or width than
-            the grid.
-    """
-    from vgtools.models.dual import is_dual
-    from vgtools.models.references import check_same
-    from vgtools.models.sealed import read_run
-
-    kind = "matcher" if is_dual(matcher) else read_run(matcher).get("kind")
-    if kind not in LOCATORS:
-        kinds = " or ".join(map(repr, LOCATORS))
-        raise DataError(f"expected a run of kind {kinds}, got {kind!r}", matcher)
-    opened = LOCATORS[kind](matcher, maps, coco, runtime)
-    check_same("backbone", grids.manifest.get("backbone"), opened.backbone, grids.path)
-    grids.check_width(opened.width, matcher)
-    return opened
-
-
-def _by_relevance(matcher: str, maps: MapFlags, coco: bool, runtime: Runtime) -> OpenedMaps:
-    """Return the maps of a matcher of vokens, or of a dual encoder."""
-    from vgtools.systems.vokenization.locate import RelevanceLocator
-    from vgtools.systems.vokenization.vokenize import open_matcher
-
-    why = "belongs to a retriever: a matcher of vokens has maps of relevance alone"
-    refuse_if(maps.dims is not None, "--dims", why)
-    refuse_if(maps.heat in ("concepts", "gradient"), "--heat", why)
-    loaded = open_matcher(matcher, device=runtime.device, offline=runtime.offline)
-    device = loaded.encoder.model.device.type
-    config = {"matcher": loaded.fingerprint, "heat": "relevance", "device": device}
-    width = loaded.matcher.config.image_width
-    return OpenedMaps(RelevanceLocator(loaded), width, loaded.info.get("backbone"), config)
-
-
-def _by_concepts(matcher: str, maps: MapFlags, coco: bool, runtime: Runtime) -> OpenedMaps:
-    """Return the maps of a retriever, by default of concept activation."""
-    from vgtools.models.sealed import read_run
-    from vgtools.systems.visual_awareness.concepts import ConceptLocator
-    from vgtools.systems.visual_awareness.retrieve import open_retriever
-
-    plain = maps.heat in ("relevance", "gradient")
-    refuse_if(plain and maps.dims is not None, "--dims", "belongs to --heat concepts")
-    dims = None if plain else maps.dims or (10 if coco else 180)
-    loaded = open_retriever(matcher, device=runtime.device, offline=runtime.offline)
-    device = next(loaded.retriever.parameters()).device.type
-    made = {"heat": maps.heat} if plain else {"heat": "concepts", "dims": dims}
-    config = {"matcher": loaded.fingerprint, **made, "device": device}
-    width = loaded.retriever.config.image_width
-    locator = ConceptLocator(loaded, dims, maps.heat == "gradient")
-    return OpenedMaps(locator, width, read_run(matcher).get("backbone"), config)
-
-
-# The makers of maps, by the kind of the run.
-LOCATORS: dict[str, Callable[[str, MapFlags, bool, Runtime], OpenedMaps]] = {
-    "matcher": _by_relevance,
-    "retriever": _by_concepts,
-}

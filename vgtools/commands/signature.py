@@ -15,8 +15,9 @@ import typer
 from typer.models import OptionInfo, ParameterInfo
 
 from vgtools.commands.topics import FIRST, Topic
-from vgtools.io import hub, settings
+from vgtools.io import settings
 from vgtools.io.errors import storable
+from vgtools.systems import placed
 
 # Short names by the name of the parameter: a letter has one meaning in all commands.
 _SHORT = {"encoder": "-e", "output": "-o", "tokenizer": "-t"}
@@ -31,7 +32,6 @@ _FILES = (
     *("corpora", "feats", "file", "index", "inputs"),
     *("queries", "retrieved", "rows", "text", "texts", "vokens"),
 )
-_EMOJI = "builtin:emoji"  # an index, and the run of its matcher
 Result = TypeVar("Result")
 
 
@@ -87,11 +87,7 @@ def _placed_here(given: Any, models: bool) -> Any:
     """Return the value of a flag with the places of repositories, fetched if needed."""
     if isinstance(given, list):
         return [_placed_here(one, models) for one in given]
-    if given == _EMOJI:
-        from vgtools.systems.vokenization import emoji
-
-        return str(emoji.run() if models else emoji.bank())
-    return hub.placed(given, models) if isinstance(given, str) else given
+    return placed(given, models) if isinstance(given, str) else given
 
 
 def _flag(parameter: inspect.Parameter) -> str:

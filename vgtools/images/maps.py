@@ -264,6 +264,16 @@ class Locator(Protocol):
 
 
 @dataclass(frozen=True)
+class OpenedMaps:
+    """A locator that is ready, and its entries in manifests."""
+
+    locator: Locator
+    width: int  # width of the features that it takes
+    backbone: Mapping[str, Any] | None  # that made them
+    config: dict[str, Any]  # all that decides the maps
+
+
+@dataclass(frozen=True)
 class Located:
     """A query with its heat."""
 

@@ -8,11 +8,33 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from vgtools.io.streams import WINDOW_CHARS, Window
+from vgtools.io.streams import WINDOW_CHARS, Line, Window
 
 _FIRST_WINDOW = 64  # lines: a person waits so long for the first row
 Prepared = TypeVar("Prepared")
 Result = TypeVar("Result")
+
+
+def listed_windows(items: Iterable[Line], name: str, size: int = _FIRST_WINDOW) -> Iterator[Window]:
+    """Yield windows of texts or rows that are in memory, as `read_windows` does of a file's lines.
+
+    Args:
+        items: texts, or rows with a "text"; an iterator is not read beyond the window.
+        name: their name in messages.
+        size: items per window; one ends early after `WINDOW_CHARS`.
+    """
+    lines = list[Line]()
+    held = 0
+    number = 0
+    for number, item in enumerate(items, 1):
+        lines.append(item)
+        held += len(item if isinstance(item, str) else str(item.get("text")))
+        if len(lines) == size or held >= WINDOW_CHARS:
+            yield Window(name, number - len(lines) + 1, lines, "", jsonl=False)
+            lines = []
+            held = 0
+    if lines:
+        yield Window(name, number - len(lines) + 1, lines, "", jsonl=False)
 
 
 def growing_windows(

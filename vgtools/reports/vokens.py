@@ -125,7 +125,7 @@ def take(rows: Iterator[Sentence], limit: int | None) -> tuple[list[Sentence], b
 class ShownBank:
     """The image bank that vokens point into: row i is the image ids[i]."""
 
-    ids: list[str]
+    ids: Sequence[str]
     manifest: Mapping[str, Any] = field(default_factory=dict)
     rights: Mapping[str, Rights] = field(default_factory=dict)  # by id, as far as they are known
 
@@ -314,7 +314,7 @@ def page(
         *([f"{amount(bare, 'token')} without"] if bare else []),
     ]
     top = best.most_common(24) if len(best) > 1 else []
-    rows = [{"line": s.line, "parts": _parts(s)} for s in sentences]
+    rows = [{"line": s.line, "parts": parts_of(s)} for s in sentences]
     first = opening(len(sentence.tokens) for sentence in sentences)
     css, late = thumbnails.split(
         [f"p{row}" for row in used_rows(sentences[:first]) + Counter(dict(top))]
@@ -369,7 +369,7 @@ def _number(score: float) -> float:
     return float(f"{score:.4g}")
 
 
-def _parts(sentence: Sentence) -> list[Any]:
+def parts_of(sentence: Sentence) -> list[Any]:
     """Lay a sentence out: gaps between tokens as they are, tokens as lists.
 
     A token is its text; its voken and relevance, or None; then, if they differ, the word that it

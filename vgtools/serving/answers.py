@@ -36,6 +36,7 @@ from vgtools.systems.grounding.retrieve import AssociativeRetriever
 from vgtools.systems.visual_awareness.concepts import ConceptLocator
 from vgtools.systems.visual_awareness.localisation import judge
 from vgtools.systems.visual_awareness.retrieve import RetrieverSearch, open_retriever
+from vgtools.systems.vokenization.dual import Reading
 from vgtools.systems.vokenization.locate import RelevanceLocator
 from vgtools.systems.vokenization.retrieve import SentenceRetriever
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer, load_for
@@ -65,8 +66,8 @@ class Setting:
     most: float = math.inf
     whole: bool = False
 
-    def read(self, name: str, text: str) -> float:
-        """Return its value.
+    def read(self, name: str, text: str, where: str | None = REQUEST) -> float:
+        """Return its value; `where` is the name of the question in messages.
 
         Raises:
             DataError: it is not such a number (usage).
@@ -79,7 +80,7 @@ class Setting:
             kind = "an integer" if self.whole else "a number"
             bounds = "" if math.isinf(self.most) else f" from {self.least:g} to {self.most:g}"
             why = f'"{name}" must be {kind}{bounds}, got {text!r:.60}'
-            raise DataError(why, REQUEST, code=Exit.USAGE)
+            raise DataError(why, where, code=Exit.USAGE)
         return value
 
 
@@ -184,9 +185,10 @@ class HeatAnswer(Answerer):
     about = 'Where in the picture "image" a text is, as vg locate writes it.'
     settings: ClassVar[Mapping[str, Setting]] = {}
 
-    def __init__(self, locator: Locator, grids: Grids) -> None:
+    def __init__(self, locator: Locator, grids: Grids, name: str = REQUEST) -> None:
         self._locator = locator
         self._grids = grids
+        self._name = name
 
     def read(self, window: Window) -> list[Any]:
         """Return the queries of the rows."""
@@ -194,7 +196,7 @@ class HeatAnswer(Answerer):
 
     def compute(self, items: Sequence[Query], settings: tuple[Any, ...]) -> list[bytes]:
         """Return the rows of heat."""
-        found = locate([Step(list(items), {})], self._locator, self._grids, REQUEST)
+        found = locate([Step(list(items), {})], self._locator, self._grids, self._name)
         rows = list[bytes]()
         for _, maps in found:
             for each in maps:
@@ -283,6 +285,10 @@ class ServedModels:
     nprobe: int | None = None
     device: str = "cpu"
     offline: bool = False
+    dtype: str = "float32"
+    level: str | None = None  # for `load_for`
+    reading: Reading | None = None
+    neighbours: bool = True  # also of new pictures, where the bank names its backbone
 
 
 @dataclass(frozen=True)
@@ -336,7 +342,15 @@ def _of_retriever(bank: Index, run: str, models: ServedModels) -> Opened:
 
 def _of_matcher(bank: Index, models: ServedModels, clusters: bool) -> Opened:
     """Return the answers of a matcher of vokens, or of clusters, which find no picture."""
-    loaded = load_for(bank, models.matcher, device=models.device, offline=models.offline)
+    loaded = load_for(
+        bank,
+        models.matcher,
+        device=models.device,
+        dtype=models.dtype,
+        offline=models.offline,
+        level=models.level,
+        reading=models.reading,
+    )
     vokenizer = Vokenizer(loaded, bank)
     answers: dict[str, Answerer] = {"vokenize": VokenAnswer(vokenizer)}
     facts: dict[str, Any] = {
@@ -355,7 +369,9 @@ def _of_matcher(bank: Index, models: ServedModels, clusters: bool) -> Opened:
         grids = _grids(models.feats, loaded.info.get("backbone"), width, loaded.ref)
         answers["locate"] = HeatAnswer(RelevanceLocator(loaded), grids)
     ref = models.backbone
-    if ref is None and own_images(bank.manifest):  # their package comes with the backbone's
+    if (
+        ref is None and models.neighbours and own_images(bank.manifest)
+    ):  # their package comes with the backbone's
         ref = loaded.info["backbone"]["ref"]
     if ref is not None:
         answers["neighbours"] = _neighbours(loaded, bank, ref, models)

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vgtools.images.maps import OpenedMaps
 from vgtools.io.arrays import Array
-from vgtools.io.errors import DataError
-from vgtools.systems.visual_awareness.retrieve import RetrieverRun, embed_texts
+from vgtools.io.errors import DataError, Exit
+from vgtools.systems.visual_awareness.retrieve import RetrieverRun, embed_texts, open_retriever
 from vgtools.systems.visual_awareness.retriever import ImagePath
 
 
@@ -166,3 +167,24 @@ def map_cells(weights: Weights, numbers: Array, grid: Array) -> Array:
     products = weights.channels[chosen] @ torch.from_numpy(grid).to(device).T
     heat[place >= 0] = (products + weights.offset[chosen, None]).double().cpu().numpy()
     return heat
+
+
+def open_locator(
+    run: str, heat: str | None, dims: int | None, usual_dims: int, device: str, offline: bool
+) -> OpenedMaps:
+    """Open a retriever, which by default makes concept activation maps; see `systems.open_maps`.
+
+    Raises:
+        DataError: as `open_retriever`; or dimensions for maps that have none (usage).
+    """
+    plain = heat in ("relevance", "gradient")
+    if plain and dims is not None:
+        raise DataError("belongs to --heat concepts", "--dims", code=Exit.USAGE)
+    used = None if plain else dims or usual_dims
+    loaded = open_retriever(run, device=device, offline=offline)
+    made = {"heat": heat} if plain else {"heat": "concepts", "dims": used}
+    where = next(loaded.retriever.parameters()).device.type
+    config = {"matcher": loaded.fingerprint, **made, "device": where}
+    locator = ConceptLocator(loaded, used, heat == "gradient")
+    width = loaded.retriever.config.image_width
+    return OpenedMaps(locator, width, loaded.run.info.get("backbone"), config)

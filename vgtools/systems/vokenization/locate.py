@@ -13,10 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from vgtools.images.maps import OpenedMaps
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
 from vgtools.retrieval import bare_index
 from vgtools.systems.vokenization.retrieve import SentenceRetriever
-from vgtools.systems.vokenization.vokenize import Matcher
+from vgtools.systems.vokenization.vokenize import Matcher, open_matcher
 
 
 class Asked(NamedTuple):
@@ -54,3 +56,22 @@ class RelevanceLocator:
         chosen = prepared.queries[torch.from_numpy(place[place >= 0]).to(device)]
         heat[place >= 0] = (chosen.double() @ cells.double().T).cpu().numpy()
         return heat
+
+
+def open_locator(
+    run: str, heat: str | None, dims: int | None, usual_dims: int, device: str, offline: bool
+) -> OpenedMaps:
+    """Open a matcher of vokens, or a dual encoder; see `systems.open_maps`.
+
+    Raises:
+        DataError: as `open_matcher`; or maps that only a retriever has (usage).
+    """
+    for flag, given in (("--dims", dims is not None), ("--heat", heat in ("concepts", "gradient"))):
+        if given:
+            why = "belongs to a retriever: a matcher of vokens has maps of relevance alone"
+            raise DataError(why, flag, code=Exit.USAGE)
+    loaded = open_matcher(run, device=device, offline=offline)
+    used = loaded.encoder.model.device.type
+    config = {"matcher": loaded.fingerprint, "heat": "relevance", "device": used}
+    width = loaded.matcher.config.image_width
+    return OpenedMaps(RelevanceLocator(loaded), width, loaded.info.get("backbone"), config)
