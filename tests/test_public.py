@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 import vgtools as vg
-from tests.test_layers import HEAVY
+from tests.test_layers import HEAVY, ROOT
 
 # Whoever changes a line here breaks programs of users: add, and remove nothing before 2.0.
 FUNCTIONS = {
@@ -66,3 +69,22 @@ def test_the_import_takes_a_tenth_of_a_second_and_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("[] True "), done.stdout
+
+
+def calls_in(source: str) -> Iterator[ast.Call]:
+    """Yield the calls of public names, by `vg.NAME(…)`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and re.fullmatch(r"vg\.\w+", ast.unparse(node.func)):
+            yield node
+
+
+@pytest.mark.parametrize("page", ["README.md", "man/reference.md"])
+def test_python_on_a_page_calls_what_there_is(page: str) -> None:
+    found = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
+    calls = [call for block in found for call in calls_in(block)]
+    assert len(calls) >= 2
+    for call in calls:
+        name = ast.unparse(call.func).removeprefix("vg.")
+        assert name in FUNCTIONS
+        named = {str(one.arg): one.value for one in call.keywords}
+        inspect.signature(getattr(vg, name)).bind(*call.args, **named)

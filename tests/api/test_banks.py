@@ -58,6 +58,8 @@ def test_vokens_are_those_of_the_command_bit_for_bit(
     assert as_bytes(rows) == expected
     assert as_bytes(rows) == expected, "a list is read again"
     assert as_bytes(vg.vokenize(iter(LINES), bank, **settings)) == expected
+    with lines.open(newline="") as file:
+        assert as_bytes(vg.vokenize(file, bank, **settings)) == expected
     first = json.loads(expected.splitlines()[0])
     row = next(iter(rows))
     assert (row.text, row.line) == (LINES[0], 1)

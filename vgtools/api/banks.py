@@ -66,7 +66,7 @@ class ImageBank:
         return f"<ImageBank of {len(self):,} images, found by {self._opened.facts['keys']}>"
 
     def _repr_html_(self) -> str:
-        rows = [*range(min(len(self), 24))]
+        rows = [*range(min(len(self), 12))]
         return ImageRow({"text": repr(self)[1:-1], "images": rows}, 1, self._shown)._repr_html_()
 
     def _answer(self, name: str, kind: type[Answerer]) -> Answerer:
@@ -196,8 +196,8 @@ def vokenize(
     """Give every token of texts the most relevant image of a bank (its voken).
 
     Args:
-        texts: a text, or any number: a list, a generator, an open file. A row with a "text" counts
-            as its text.
+        texts: a text, or any number: a list, a generator, an open file, whose line ends do not
+            count. A row with a "text" counts as its text.
         index: the bank, from `open_index`.
         k: images per token, best first.
         min_score: score below which a token gets no voken, -1.
@@ -338,6 +338,6 @@ def _rows(
 
 
 def _line(item: Any) -> Line:
-    if isinstance(item, str):
-        return item
+    if isinstance(item, str):  # a line of an open file has its end
+        return item.removesuffix("\n").removesuffix("\r")
     return dict(item) if isinstance(item, Mapping) else {"text": item}
