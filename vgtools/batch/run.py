@@ -11,9 +11,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from vgtools.batch import cluster
+from vgtools.batch import cluster, estimate
 from vgtools.batch.plan import PlannedInput, text_source
-from vgtools.batch.shards import Record, ShardedOutput, ShardTask, open_folder
+from vgtools.batch.shards import (
+    Record,
+    ShardedOutput,
+    ShardTask,
+    open_folder,
+    plan_without_writing,
+)
 from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, amount, name_of
 from vgtools.io.folders import Shards
@@ -75,6 +81,10 @@ class BatchTarget(Protocol):
     def ray(self) -> str | None:
         """The address of the Ray cluster that makes them."""
 
+    @property
+    def dry_run(self) -> bool:
+        """Whether to print an estimate, and write nothing."""
+
 
 def check_target(
     inputs: Sequence[str],
@@ -109,21 +119,25 @@ def check_target(
         refuse(shard is not None, "--shard and --ray are two ways to make the same shards")
         alone = not output.endswith("/")
         refuse(alone, f"--ray writes a folder of shards: -o X{forms[0]}/, got -o {output}")
+        refuse(target.dry_run, "--dry-run measures one process here; leave --ray out")
     elif not output.endswith("/"):
         flag = "--shard" if shard is not None else "--shard-size"
         given = shard is not None or target.shard_size is not None
         refuse(given, f"{flag} needs a folder of shards: -o X.jsonl/, got -o {output}")
-        return
-    expected = ", ".join(f"X{form}/" for form in forms)
-    named = os.path.basename(output.rstrip("/")).partition(".")
-    wrong = not named[0] or not output.rstrip("/").endswith(tuple(forms))
-    refuse(wrong, f"-o {output}: a folder of shards is named as its file, expected {expected}")
+        if not target.dry_run:
+            return
+    if output.endswith("/"):
+        expected = ", ".join(f"X{form}/" for form in forms)
+        named = os.path.basename(output.rstrip("/")).partition(".")
+        wrong = not named[0] or not output.rstrip("/").endswith(tuple(forms))
+        refuse(wrong, f"-o {output}: a folder of shards is named as its file, expected {expected}")
     piped = next((name for name in inputs if is_unnamed(name)), "")
-    why = f"{name_of(piped)} cannot be cut into shards; write it to a file and name that"
+    cut = "cut into a sample" if target.dry_run else "cut into shards"
+    why = f"{name_of(piped)} cannot be {cut}; write it to a file and name that"
     refuse(bool(piped), why)
+    by = "--dry-run" if target.dry_run else f"shards, {'--ray' if ray else '-o ' + output}"
     for flag, given in excluded.items():
-        name = flag.replace("_", "-")
-        refuse(given, f"--{name} does not go with shards, {'--ray' if ray else '-o ' + output}")
+        refuse(given, f"--{flag.replace('_', '-')} does not go with {by}")
 
 
 def write(
@@ -165,12 +179,16 @@ def write(
         The counts of the output; None if there was nothing to do, or is more to do.
     """
     output = target.output
+    part = part_of(target.shard)
+    sizes = (target.shard_size, default_size)
+    if target.dry_run:
+        plan = plan_without_writing(output, task.config, [*map(cut, texts)], *sizes)
+        estimate.show(estimate.estimate(task, plan, output, part), unit)
+        return None
     if output.endswith("/"):
         where = None if target.ray is None else Cluster(target.ray, workers, gpu, make)
         sources = [cut(text) for text in texts]
-        sizes = (target.shard_size, default_size)
         shards = open_folder(output, task.config, sources, *sizes, target.restart)
-        part = part_of(target.shard)
         return run(shards, task, part, name=name, say=say, quiet=quiet, where=where)
     pieces = [Piece(text) for text in texts]
     opened = partial(Output, inputs=inputs, restart=target.restart)

@@ -235,7 +235,7 @@ class ShardedOutput:
         items = 0
         start = time.monotonic()
         with (
-            _in_whole_input(pieces),
+            in_whole_input(pieces),
             task.open(self.folder, partial(Attempt, self, number)) as out,
             contextlib.closing(task.steps(pieces, out)) as steps,
         ):
@@ -416,7 +416,7 @@ def _has_files(record: Mapping[str, Any], size: Callable[[str], int | None]) -> 
 
 
 @contextmanager
-def _in_whole_input(pieces: Sequence[Piece]) -> Iterator[None]:
+def in_whole_input(pieces: Sequence[Piece]) -> Iterator[None]:
     """Give errors about a line of a piece the number that it has in the whole input."""
     try:
         yield
@@ -456,7 +456,7 @@ def open_folder(
     Raises:
         DataError: the name is taken (73), or the shards have another plan (78, both sides).
     """
-    folder = path.rstrip("/") if is_url(path) else os.path.realpath(path)
+    folder = _folder_of(path)
     _check_folder(path, folder, sources)
     if not is_url(path):
         check_manifest(manifest_path(folder), [Path(folder)])
@@ -465,11 +465,35 @@ def open_folder(
     if not is_url(path):
         with file_errors(folder, reading=False):
             os.makedirs(folder, exist_ok=True)
-    config = {key: value for key, value in config.items() if key != "device"}
-    planned = partial(ShardPlan, storable(config), tuple(sources))
+    planned = _plan_for(config, sources)
     plan, before = _planned(folder, planned, shard_size, default_size)
     plan.check_same(before, path)
     return ShardedOutput(folder, plan)
+
+
+def plan_without_writing(
+    path: str,
+    config: Mapping[str, Any],
+    sources: Sequence[PlannedInput],
+    shard_size: int | None,
+    default_size: int,
+) -> ShardPlan:
+    """Return the plan of a folder that `open_folder` would make or resume; nothing is written."""
+    before = read_plan(os.path.join(_folder_of(path), PLAN)) if path.endswith("/") else None
+    size = shard_size or (before or {}).get("shard_size", default_size)
+    return _plan_for(config, sources)(size)
+
+
+def _folder_of(path: str) -> str:
+    return path.rstrip("/") if is_url(path) else os.path.realpath(path)
+
+
+def _plan_for(
+    config: Mapping[str, Any], sources: Sequence[PlannedInput]
+) -> Callable[[int], ShardPlan]:
+    """Return a function from bytes per shard to a plan; a device is left to the commits."""
+    config = {key: value for key, value in config.items() if key != "device"}
+    return partial(ShardPlan, storable(config), tuple(sources))
 
 
 def _planned(

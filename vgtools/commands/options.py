@@ -127,6 +127,7 @@ class ShardTarget(Target):
         shard: With -o X/: only every N-th shard from number I on, 0 to N-1.
         shard_size: Bytes of input per shard.
         ray: Make the shards on a Ray cluster: auto, local or HOST:PORT.
+        dry_run: Write nothing; print the shards, time and bytes that it would take, by a sample.
     """
 
     output: str = file("-", topic=FIRST)
@@ -134,6 +135,7 @@ class ShardTarget(Target):
     shard: str | None = value(None, metavar="I/N")
     shard_size: int | None = count(None, show_default="some minutes of work")
     ray: str | None = value(None, metavar="ADDRESS")
+    dry_run: bool = value(False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -344,7 +344,7 @@ class DualImages(nn.Module):
                 why = "its pictures differ in shape; expected a crop, or a height and a width"
                 raise DataError(why, folder)
             self.preprocessing = _timm_settings(self._processor, shapes.pop(), folder)
-            dumps(self.preprocessing)  # refuses now what no manifest can hold
+            dumps(self.preprocessing)  # refuses now a value that no manifest can hold
             with torch.no_grad():
                 black = torch.zeros((1, *self.preprocessing["input_size"]))
                 self.num_features = int(self.pooled(black).shape[1])

@@ -35,7 +35,7 @@ from vgtools.serving.guard import COOKIE, Guard, failure, same
 from vgtools.serving.worker import BATCH, QueuedJob, Rows, Worker
 
 MOST_TEXT = 4 << 20  # bytes of texts in one request; files belong to the commands
-MOST_CHARACTERS = 1 << 16  # of one text: a few seconds, in which nobody else is answered
+MOST_CHARACTERS = 1 << 16  # per text: a few seconds, in which nobody else is answered
 MOST_PICTURE = 16 << 20
 MOST_ROWS = 1 << 16  # in one request: empty lines are short, but their answers are not
 MOST_ANSWER = 1 << 28  # bytes of an answer that is sent at once

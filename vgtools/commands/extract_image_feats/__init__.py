@@ -124,7 +124,8 @@ def extract_image_feats(
         captions=captions is not None,
     )
     named = [*places, *(boxes.regions or []), boxes.detector]
-    shards = output.endswith("/")  # may be larger than one can hash
+    # These may be larger than one can hash.
+    shards = output.endswith("/") or target.dry_run
     hashed = [name for name in named if name not in ("-", "grid", None)]
     inputs = Inputs([] if shards else hashed)
     images = sources.Images(places, limit)  # first: a bad source is reported at once
@@ -156,6 +157,8 @@ def extract_image_feats(
         make=partial(_again, features, boxes, errors, runtime, places),
         gpu=device == "cuda",
     )
+    if target.dry_run:
+        return
     if file_size(manifest_of(output.rstrip("/"))) is not None:
         extract.check_errors(output, **asdict(errors))
     if captions is not None:
