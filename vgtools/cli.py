@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from vgtools import __version__
+from vgtools.commands.completion import SHELL, completing
 from vgtools.commands.topics import Command, marked
 from vgtools.io.errors import DataError, Exit, file_error, is_out_of_memory, plain
 from vgtools.io.process import remove_empty
@@ -185,9 +186,10 @@ def run(argv: list[str]) -> int:
     # Help wraps at spaces only: a line that ends in "--log-" cannot be searched or copied.
     textwrap.TextWrapper.wordsep_re = textwrap.TextWrapper.wordsep_simple_re
     try:
-        # `vg vokenize` imports one module, not all: start-up stays quick as commands are added.
-        app = make_app(tuple(n for n in COMMANDS if argv and n == argv[0]) or COMMANDS)
-        result: Any = app(argv, prog_name="vg", standalone_mode=False)
+        if SHELL in os.environ:
+            with completing(os.environ) as words:
+                _app_for(words[1:])([], prog_name="vg", standalone_mode=False)
+        result: Any = _app_for(argv)(argv, prog_name="vg", standalone_mode=False)
         _flush()
         return int(result or 0)
     except BrokenPipeError:
@@ -225,6 +227,11 @@ def run(argv: list[str]) -> int:
         return _say(why, Exit.INTERNAL)
     finally:
         remove_empty()
+
+
+def _app_for(words: list[str]) -> typer.Typer:
+    """Return `vg` with the command that is named alone: start-up stays quick as they get more."""
+    return make_app(tuple(name for name in COMMANDS if name in words[:1]) or COMMANDS)
 
 
 def _first_line(error: BaseException) -> str:

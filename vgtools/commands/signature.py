@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
+from vgtools.commands.completion import completer
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io import settings
 from vgtools.io.errors import storable
@@ -63,6 +64,7 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
         else:
             shown.append(_explained(_placed(parameter, FIRST), command.__doc__))
 
+    shown = [_completed(parameter) for parameter in shown]
     declared = {parameter.name: parameter for parameter in shown}
 
     @functools.wraps(command)
@@ -176,6 +178,19 @@ def _explained(parameter: inspect.Parameter, docstring: str | None) -> inspect.P
         if isinstance(info, ParameterInfo) and not info.help:
             metadata[number] = copy.copy(info)  # commands may share one annotation
             metadata[number].help = helps.get(parameter.name, "")
+    return parameter.replace(annotation=Annotated[hint.__origin__, *metadata] if metadata else hint)
+
+
+def _completed(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter of a command with the completion of its values."""
+    hint = parameter.annotation
+    metadata = list(getattr(hint, "__metadata__", ()))
+    for number, info in enumerate(metadata):
+        if not isinstance(info, ParameterInfo):
+            continue
+        if complete := completer(parameter.name, info.metavar):
+            metadata[number] = copy.copy(info)  # commands may share one annotation
+            metadata[number].autocompletion = complete
     return parameter.replace(annotation=Annotated[hint.__origin__, *metadata] if metadata else hint)
 
 

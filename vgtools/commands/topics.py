@@ -113,6 +113,8 @@ class DefaultGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the name of the sub-command first."""
+        if not args and ctx.resilient_parsing:  # a shell completes the first word
+            return super().parse_args(ctx, args)
         first, *_ = self.commands.values()
         word, *rest = args or [""]
         topics = first.topics() if isinstance(first, Command) else {}
@@ -121,6 +123,16 @@ class DefaultGroup(TyperGroup):
             return super().parse_args(ctx, args)
         self._refuse_misspelled(word, ctx)
         return super().parse_args(ctx, [next(iter(self.commands)), *args])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the sub-commands, and the arguments and flags of the first, that fit a word."""
+        found: list[Any] = super().shell_complete(ctx, incomplete)
+        first = next(iter(self.commands.values()))
+        inner = first.make_context(first.name, [], parent=ctx, resilient_parsing=True)
+        places = (one for one in first.params if one.param_type_name == "argument")
+        for place in [] if incomplete.startswith("-") else [*places][:1]:
+            found += place.shell_complete(inner, incomplete)
+        return [*found, *first.shell_complete(inner, incomplete)]
 
     def _refuse_misspelled(self, word: str, ctx: Any) -> None:
         """Refuse a word that is almost the name of a sub-command, and of no file."""
