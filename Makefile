@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test test-cpus test-cluster quick faults examples lint bench man dist sdist-check clean
+.PHONY: help install manpages demo test test-cpus test-cluster quick faults examples lint bench man dist sdist-check clean
 help:
 	@echo "make demo    install, then pictures for words from the embedded models and emoji (writes demo/)"
 	@echo "make test    install, then run the tests"
@@ -24,7 +24,13 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("vgtools needs Python 3.11 or newer; make PYTHON=python3.12 names one" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[clip,demo,dev,parse]'
+	@$(MAKE) --no-print-directory manpages
 	@touch $@
+
+# An editable install has no pages for man; links in the environment are found by its bin/ in PATH.
+manpages:
+	@mkdir -p $(VENV)/share/man/man1
+	@for page in $(CURDIR)/man/*.1; do ln -sf "$$page" $(VENV)/share/man/man1/; done
 
 demo: $(READY)
 	@$(MAKE) --no-print-directory -C examples/vokenization demo VG=$(abspath $(BIN)/vg) DEMO=$(abspath demo)

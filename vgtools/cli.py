@@ -51,6 +51,7 @@ COMMANDS = (
     "compare",
     "status",
     "push",
+    "man",
     "env",
 )
 
