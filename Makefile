@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install manpages demo test test-cpus test-cluster quick faults examples lint bench man dist sdist-check clean
+.PHONY: help install manpages demo test test-cpus test-cluster quick faults examples lint bench man docs dist sdist-check clean
 help:
 	@echo "make demo    install, then pictures for words from the embedded models and emoji (writes demo/)"
 	@echo "make test    install, then run the tests"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint    ruff, mypy, stale man pages"
 	@echo "make bench   measure speed and memory against their targets"
 	@echo "make man     write man/*.1 from the commands' help"
+	@echo "make docs    build the documentation site into build/site"
 	@echo "make dist    build the wheel and the source archive, after make sdist-check"
 	@echo "make sdist-check   build the source archive, unpack it, run tests there"
 
@@ -23,7 +24,7 @@ install: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("vgtools needs Python 3.11 or newer; make PYTHON=python3.12 names one" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[clip,demo,dev,parse]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[clip,demo,dev,docs,parse]'
 	@$(MAKE) --no-print-directory manpages
 	@touch $@
 
@@ -78,6 +79,10 @@ bench: $(READY)
 
 man: $(READY)
 	$(BIN)/python man/build.py
+
+# Strict: a link that leads nowhere, or a page that is not in the navigation, is an error.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -q -f docs/mkdocs.yml
 
 dist: sdist-check
 	$(BIN)/python -m build
