@@ -62,7 +62,7 @@ MAY_IMPORT = {
     "cli": {"io", "commands"},
     "__main__": {"cli"},
 }
-_SHARED = ("completion", "options", "signature", "topics")  # what commands share
+_SHARED = ("completion", "config", "lines", "options", "signature", "topics")
 HEAVY = {
     "numpy",
     "torch",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import functools
 import importlib
 import io
 import os
@@ -19,9 +20,10 @@ from typer.core import TyperGroup
 
 from vgtools import __version__
 from vgtools.commands.completion import SHELL, completing
+from vgtools.commands.config import place_of
 from vgtools.commands.topics import Command, marked
 from vgtools.io.errors import DataError, Exit, file_error, is_out_of_memory, plain
-from vgtools.io.process import remove_empty
+from vgtools.io.process import note_command_line, remove_empty
 from vgtools.io.remote import stay_offline
 from vgtools.io.streams import PIPES
 
@@ -50,6 +52,7 @@ COMMANDS = (
     "probe-attention",
     "compare",
     "status",
+    "lineage",
     "push",
     "man",
     "env",
@@ -80,6 +83,12 @@ def _options(
     """Composable tools for visually grounded language learning.
 
     Data goes to stdout, messages to stderr; `-` is a stream.
+
+    Every command takes --config FILE. In a .toml, .yaml or .json it has flags by name, and
+    arguments by their name in small letters: batch_size = 64, text = ["a.txt", "b.txt"]. A run, its
+    run.json, or an output or its manifest X.json repeats the command that made it, with the files
+    that this one read where it ran, apart from --restart and --shard: give another -o. The command
+    line wins over the file, and manifests name the flags, not the file.
     """
 
 
@@ -104,6 +113,12 @@ def make_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
         else:
             app.command(name, **_help_of(entry))(entry)
     return app
+
+
+@functools.cache
+def _tree(name: str) -> Any:
+    """Return the tree with a command, for one that reads the lines of others."""
+    return typer.main.get_command(_app_for([name]))
 
 
 def _help_of(command: Any) -> dict[str, Any]:
@@ -176,6 +191,7 @@ def run(argv: list[str]) -> int:
     _reserve_standard_streams()
     PIPES.clear()
     stay_offline(False)
+    note_command_line(["vg", *argv])
     # Read by torch: large arrays in large pages. Each micro-batch has a fresh gradient of the word
     # table, for whose small pages the kernel takes a fifth of a training step of MiniLM.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -190,7 +206,7 @@ def run(argv: list[str]) -> int:
         if SHELL in os.environ:
             with completing(os.environ) as words:
                 _app_for(words[1:])([], prog_name="vg", standalone_mode=False)
-        result: Any = _app_for(argv)(argv, prog_name="vg", standalone_mode=False)
+        result: Any = _app_for(argv)(argv, prog_name="vg", standalone_mode=False, obj=_tree)
         _flush()
         return int(result or 0)
     except BrokenPipeError:
@@ -227,6 +243,7 @@ def run(argv: list[str]) -> int:
         why = f"internal error: {type(error).__name__}: {error} (VG_TRACEBACK=1 prints where)"
         return _say(why, Exit.INTERNAL)
     finally:
+        note_command_line(None)
         remove_empty()
 
 
@@ -250,6 +267,8 @@ def _usage_error(error: Any) -> int:
     if not context.args and message == context.get_help():  # `vg` alone
         print(message, file=sys.stderr)
         return int(Exit.USAGE)
+    place = place_of(context, getattr(getattr(error, "param", None), "name", ""))
+    message = f"{place}: {message}" if place else message
     return _say(f"{message} (see: {context.command_path} --help)", Exit.USAGE)
 
 

@@ -280,6 +280,8 @@ def _bank() -> None:
         "-o",
         "v.jsonl",
     )
+    settings = 'text = "in/text.txt"\nindex = ["in/vg.faiss"]\ndevice = "cpu"\nquiet = true\n'
+    Path("vokenize.toml").write_text(settings)
     for k, name in ((4, "found.jsonl"), (2, "found2.jsonl")):
         flags = ("--index", "vg.faiss", "-k", k, "--device", "cpu", "-q")
         _run("retrieve", "text.txt", *flags, "-o", name)

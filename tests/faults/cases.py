@@ -73,6 +73,13 @@ def _regions(name: str) -> tuple[str, ...]:
 
 CASES = (
     *PREPARED,
+    # ----------------------------------------------------------------------------------- settings
+    Case("config", "vokenize --config in/vokenize.toml -o v.jsonl", ("vokenize.toml text",)),
+    Case(
+        "config-record",
+        "retrieve --config in/found.json -o found.jsonl",
+        ("found.json json",),
+    ),
     # ------------------------------------------------------------------------------------- images
     Case(
         "extract",

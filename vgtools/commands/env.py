@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from vgtools import __version__
+from vgtools.commands.signature import flags
 
 _PACKAGES = (
     "torch",
@@ -33,6 +34,7 @@ _PACKAGES = (
 )
 
 
+@flags
 def env(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -75,7 +75,7 @@ Offline = Annotated[
     Flag(
         "--offline",
         callback=stay_offline,
-        help="Never connect; a missing model, or an input at a URL, is exit 69.",
+        help="Never connect; a missing model is exit 69.",
     ),
 ]
 LogTo = Annotated[
@@ -97,7 +97,7 @@ class Runtime:
     """Where a command computes and how much it prints; nothing that decides its output.
 
     Attributes:
-        device: cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.
+        device: cpu, cuda, cuda:1, mps; auto takes a GPU if any.
     """
 
     device: str = value("auto", metavar="NAME")
@@ -297,8 +297,9 @@ def refuse_if(wrong: object, flag: str | None, why: str) -> None:
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Return whether a parameter is on the command line, not its default."""
-    return getattr(context.get_parameter_source(name), "name", None) == "COMMANDLINE"
+    """Return whether a parameter is on the command line or in a --config, not its default."""
+    source = getattr(context.get_parameter_source(name), "name", None)
+    return source in ("COMMANDLINE", "DEFAULT_MAP")
 
 
 # Suffixes of files that hold neither text nor rows.

@@ -15,6 +15,8 @@ import typer
 from typer.models import OptionInfo, ParameterInfo
 
 from vgtools.commands.completion import completer
+from vgtools.commands.config import CONFIG
+from vgtools.commands.lines import MODELS
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io import settings
 from vgtools.io.errors import storable
@@ -23,12 +25,7 @@ from vgtools.systems import placed
 # Short names by the name of the parameter: a letter has one meaning in all commands.
 _SHORT = {"encoder": "-e", "output": "-o", "tokenizer": "-t"}
 _MOST = 2**63  # numbers of the command line stay below: arrays and `islice` count no further
-# Parameters that take the name of a repository on a model hub. It holds a run of vg, or another
-# model; or an index or rows of vg.
-_MODELS = (
-    *("baseline", "encoder", "matcher", "model", "names"),
-    *("refs", "run", "runs", "teacher", "tokenizer"),
-)
+# Further parameters that take a repository on a model hub: an index, or rows of vg.
 _FILES = (
     *("corpora", "feats", "file", "index", "inputs"),
     *("queries", "retrieved", "rows", "text", "texts", "vokens"),
@@ -66,15 +63,17 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
 
     shown = [_completed(parameter) for parameter in shown]
     declared = {parameter.name: parameter for parameter in shown}
+    shown.append(_config())
 
     @functools.wraps(command)
     def spread(**values: Any) -> Result:
+        values.pop("config", None)
         for name, one in values.items():
             given = one if isinstance(one, list) else [one]
             if fault := next(filter(None, (_fault(item, declared[name]) for item in given)), ""):
                 raise typer.BadParameter(fault, param_hint=_flag(declared[name]))
-        for name in values.keys() & {*_MODELS, *_FILES}:
-            values[name] = _placed_here(values[name], name in _MODELS)
+        for name in values.keys() & {*MODELS, *_FILES}:
+            values[name] = _placed_here(values[name], name in MODELS)
         for name, group in groups.items():
             values[name] = group(**{f.name: values.pop(f.name) for f in dataclasses.fields(group)})
         return command(**values)
@@ -83,6 +82,11 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
     spread.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     spread.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return spread
+
+
+def _config() -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter("config", kind, annotation=CONFIG, default=None)
 
 
 def _placed_here(given: Any, models: bool) -> Any:

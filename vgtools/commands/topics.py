@@ -18,6 +18,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from vgtools.commands.config import note_settings, sub_command
+
 _CHOSEN = "vg topic"  # key in the context of a command: the topic that is asked for
 
 
@@ -69,7 +71,9 @@ class Command(TyperCommand):
                 ctx.meta[_CHOSEN] = self.topics()[word]
                 args = [*args[: at + 1], *args[at + 2 :]]
                 break
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, list(args))
+        note_settings(ctx, args)
+        return rest
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the description of the command, or of the topic that is asked for."""
@@ -111,18 +115,25 @@ def summary(topic: Topic) -> str:
 class DefaultGroup(TyperGroup):
     """Sub-commands, the first of which runs where none is named."""
 
+    @property
+    def default(self) -> str:
+        """The sub-command that runs where none is named."""
+        return next(iter(self.commands))
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the name of the sub-command first."""
         if not args and ctx.resilient_parsing:  # a shell completes the first word
             return super().parse_args(ctx, args)
-        first, *_ = self.commands.values()
+        first = self.commands[self.default]
         word, *rest = args or [""]
         topics = first.topics() if isinstance(first, Command) else {}
         asked = word in ctx.help_option_names and not {*rest[:1]} & {*topics}
         if word in self.commands or asked:
             return super().parse_args(ctx, args)
         self._refuse_misspelled(word, ctx)
-        return super().parse_args(ctx, [next(iter(self.commands)), *args])
+        named = "" if ctx.resilient_parsing else sub_command(args)
+        name = named if named in self.commands else self.default
+        return super().parse_args(ctx, [name, *args])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Return the sub-commands, and the arguments and flags of the first, that fit a word."""

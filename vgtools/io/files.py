@@ -36,6 +36,7 @@ from vgtools.io.names import (
     split_table,
 )
 from vgtools.io.own import atomic_write, check, is_sealed
+from vgtools.io.process import command_line
 from vgtools.io.streams import (
     BROKEN_STREAM,
     open_read,
@@ -159,7 +160,7 @@ def manifest_bytes(
         "format": FORMAT,
         "vg": __version__,
         **facts,
-        "argv": sys.argv,
+        "argv": command_line(),
         "versions": versions(),
         "files": files,
         "inputs": inputs,

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self, TypeVar
@@ -22,6 +22,20 @@ from vgtools.io.errors import DataError, Exit, file_error
 Taken = TypeVar("Taken")
 _OWNER = b"process "  # the start of a lock
 _OURS = own.begins(_OWNER)
+
+
+_command_line: list[str] | None = None
+
+
+def note_command_line(words: Sequence[str] | None) -> None:
+    """Note the command line that is run now, for the manifests of its outputs."""
+    global _command_line
+    _command_line = None if words is None else [*words]
+
+
+def command_line() -> list[str]:
+    """Return the command line of vg that is run, or else of the program that calls it."""
+    return sys.argv if _command_line is None else _command_line
 
 
 def _me() -> str:

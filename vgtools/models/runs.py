@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from vgtools.io.errors import DataError, Exit, is_out_of_memory
 from vgtools.io.files import FORMAT, dumps, versions
 from vgtools.io.names import public
 from vgtools.io.own import atomic_write
+from vgtools.io.process import command_line
 from vgtools.io.written import seal
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import (
@@ -109,7 +109,7 @@ def save_run(
         **info,
         **facts,
         "fingerprint": digest,
-        "argv": sys.argv,
+        "argv": command_line(),
         "versions": versions(),
         "files": digests(path, written) | {n: {"sha256": d} for n, d in sorted(files.items())},
     }
