@@ -74,7 +74,7 @@ def _regions(name: str) -> tuple[str, ...]:
 CASES = (
     *PREPARED,
     # ----------------------------------------------------------------------------------- settings
-    Case("config", "vokenize --config in/vokenize.toml -o v.jsonl", ("vokenize.toml text",)),
+    Case("config", "vokenize --config in/vokenize.toml -o v.jsonl", ("vokenize.toml beside",)),
     Case(
         "config-record",
         "retrieve --config in/found.json -o found.jsonl",
