@@ -157,3 +157,14 @@ def test_sections_and_figures_are_a_page() -> None:
     assert made.count("<script") == 2
     assert made.count("<style>") == 2  # none within the figure, where the policy would block it
     assert "prefers-color-scheme: dark" in made
+
+
+def test_photos_of_a_page_are_smaller_the_more_there_are() -> None:
+    sides = [page.photo_side(count, 256) for count in (0, 10, 300, 1000, 5000, 20_000, 10**6)]
+    assert sides == sorted(sides, reverse=True)
+    assert (sides[0], sides[2], sides[-1]) == (256, 256, 40)
+    # About 7 MB of 5,000 pictures of soft noise.
+    noise = np.random.default_rng(0).integers(60, 200, (12, 12, 3), np.uint8)
+    side = page.photo_side(5000, 256)
+    soft = Image.fromarray(noise).resize((side, side))
+    assert 4e6 < 5000 * len(page.data_uri(soft, "WEBP", quality=75, method=2)) < 9e6

@@ -252,10 +252,21 @@ def test_tokens_lie_in_their_text_with_gaps_joints_and_words(pictures: BankPictu
     assert [part[0] for part in vokens.parts_of(pieces)] == ["ab", "c", "cd"]
     ranked = Sentence(1, "a b", (Token(0, 1, (2, 1), (0.54321, 0.5)), Token(2, 3, (0,), (None,))))
     assert vokens.parts_of(ranked) == [
-        ["a", 2, 0.5432, None, [[2, 0.5432], [1, 0.5]]],
+        ["a", 2, 0.543, None, [[2, 0.543], [1, 0.5]]],
         " ",
         ["b", 0, None],
     ]
+
+
+def test_a_page_holds_no_spaces_between_tokens(pictures: BankPictures) -> None:
+    tokens = [(1, 3), (3, 4), (5, 6), (8, 9)]
+    found = Sentence(1, " ab, c  d ", tuple(Token(*t, (0,), (0.5,)) for t in tokens))
+    page = vokens.page([found], pictures, "v").decode()
+    parts = [part if part == "" else part[0] for part in data_of(page)["rows"][0]["parts"]]
+    assert parts == [" ", "ab", "", ",", "c", " ", "d", " "]  # the second space is of two
+    # Without its script the page has the text as it is.
+    (line,) = re.findall(r'<p class="s" dir="auto">(.*?)</p>', page, re.S)
+    assert re.sub("<.*?>", "", line) == " ab, c  d "
 
 
 def test_a_page_of_nothing_and_of_empty_lines_is_a_page(pictures: BankPictures) -> None:

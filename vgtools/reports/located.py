@@ -16,7 +16,7 @@ from vgtools.images.maps import Located, read_heat
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount
 from vgtools.reports.drawing import ACCENT, GREY, INK, first_fit
-from vgtools.reports.page import data_uri, opening, readable, render
+from vgtools.reports.page import data_uri, opening, photo_side, readable, render
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
 from vgtools.reports.vokens import BankPictures, ShownBank, cell
 from vgtools.systems.visual_awareness.localisation import enlarged
@@ -126,6 +126,7 @@ def _corners(found: LocatedQuery, width: float, height: float) -> list[tuple[flo
 
 # --------------------------------------------------------------------------------------------- page
 
+_PHOTOS = 12e6  # bytes of all photos of a page
 _PER_CELL = 3  # pixels of a map per cell; the browser smooths and colours it
 
 
@@ -150,7 +151,7 @@ def page(
     """
     place = pictures[0]
     many = len(place.bank.ids)
-    side = 360 if many <= 400 else 240 if many <= 1000 else 160
+    side = photo_side(many, 360, _PHOTOS)
     photos = [_photo(place, row, side) for row in range(many)]
     number = {name: row for row, name in enumerate(place.bank.ids)}
     of_photo = dict[int, list[LocatedQuery]]()

@@ -233,6 +233,25 @@ def thumbnail(data: bytes, side: int) -> Image:
         return decode(data, side)
 
 
+_PHOTOS = 7e6  # bytes of all pictures of a page
+_SMALLEST = 40  # px
+
+
+def photo_side(count: int, most: int, total: float = _PHOTOS) -> int:
+    """Return the pixels per side, at most `most`, with which photos fit into a page.
+
+    Args:
+        count: different photos of the page.
+        most: pixels that its largest view of a photo has.
+        total: bytes for all of them.
+    """
+    # A WebP of quality 75 has about 240 bytes, and 0.17 more per square pixel of its longer side;
+    # base64 makes 4 bytes of 3.
+    each = 0.75 * total / max(count, 1)
+    side = (max(0.0, each - 240) / 0.17) ** 0.5
+    return int(min(most, max(_SMALLEST, side)))
+
+
 def data_uri(image: Image, kind: str, **options: int) -> str:
     """Return a picture as a data URI of this kind, for example `WEBP`."""
     stored = BytesIO()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from vgtools.io.errors import DataError, amount
 from vgtools.io.names import bare
 from vgtools.reports.drawing import GREY, INK, first_fit, fonts
-from vgtools.reports.page import opening, readable, render
+from vgtools.reports.page import opening, photo_side, readable, render
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
 from vgtools.reports.vokens import BankPictures, ShownBank, Thumbnails, cell
 from vgtools.text.retrieved import read_retrieved
@@ -143,9 +143,10 @@ def page(
     Source: Sileo 2021 (Grounding strategies), figure 4.
     """
     used = [used_rows(texts, number) for number in range(len(sources))]
-    total = sum(map(len, used))
-    # Pages of many pictures show them smaller, so that a page stays some megabytes.
-    thumbnails = Thumbnails(320 if total <= 400 else 240 if total <= 1000 else 112)
+    # Strategies may share their pictures, which the page then has once.
+    banks = zip(pictures, used, strict=True)
+    different = {place.bank.ids[row] for place, rows in banks for row in rows}
+    thumbnails = Thumbnails(photo_side(len(different), 320))
     shown = {
         f"p{number}-{row}": thumbnails.add(f"p{number}-{row}", place, row)
         for number, (place, rows) in enumerate(zip(pictures, used, strict=True))

@@ -23,7 +23,15 @@ from vgtools.io.artifact import manifest_beside, read_ids, read_made, read_manif
 from vgtools.io.errors import DataError, Exit, amount, plain
 from vgtools.io.files import sha256_file
 from vgtools.reports.drawing import GREY, INK, first_fit
-from vgtools.reports.page import ImageFile, image_uri, opening, readable, render, thumbnail
+from vgtools.reports.page import (
+    ImageFile,
+    image_uri,
+    opening,
+    photo_side,
+    readable,
+    render,
+    thumbnail,
+)
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
 from vgtools.text.tokens import WORD
 from vgtools.text.vokens import bank_of, check_rows, hashes_of, is_packed
@@ -284,7 +292,7 @@ def page(
         pictures: pictures of every voken in them; a missing picture is shown as a placeholder.
 
     Returns:
-        UTF-8. Large pages hold smaller thumbnails (256 to 88 px), so that thousands of pictures
+        UTF-8. Large pages hold smaller thumbnails (256 to 40 px), so that thousands of pictures
         stay some megabytes; their script draws the rows that are seen.
 
     Source: Tan & Bansal 2020 (Vokenization), figure 4.
@@ -292,8 +300,7 @@ def page(
     bank = pictures.bank
     used = used_rows(sentences)
     best = used_rows(sentences, 1)
-    many = len(used)
-    thumbnails = Thumbnails(256 if many <= 600 else 160 if many <= 2000 else 88)
+    thumbnails = Thumbnails(photo_side(len(used), 256))
     shown = {str(row): thumbnails.add(f"p{row}", pictures, row) for row in sorted(used)}
     facts = bank.facts()
     # Scores are rounded as the tokens show them, so that the slider ends at the best token's score.
@@ -314,7 +321,7 @@ def page(
         *([f"{amount(bare, 'token')} without"] if bare else []),
     ]
     top = best.most_common(24) if len(best) > 1 else []
-    rows = [{"line": s.line, "parts": parts_of(s)} for s in sentences]
+    rows = [{"line": s.line, "parts": _packed(parts_of(s))} for s in sentences]
     first = opening(len(sentence.tokens) for sentence in sentences)
     css, late = thumbnails.split(
         [f"p{row}" for row in used_rows(sentences[:first]) + Counter(dict(top))]
@@ -366,7 +373,7 @@ def _odds(sentences: Sequence[Sentence]) -> tuple[int, int, int]:
 
 
 def _number(score: float) -> float:
-    return float(f"{score:.4g}")
+    return float(f"{score:.3g}")
 
 
 def parts_of(sentence: Sentence) -> list[Any]:
@@ -407,6 +414,17 @@ def parts_of(sentence: Sentence) -> list[Any]:
     if done < len(text):
         parts.append(readable(text[done:]))
     return parts
+
+
+def _packed(parts: Sequence[Any]) -> list[Any]:
+    """Leave out the spaces between tokens, most of all gaps; "" is between tokens that touch."""
+    packed = list[Any]()
+    for part in parts:
+        if packed and not isinstance(part, str) and not isinstance(packed[-1], str):
+            packed.append("")
+        packed.append(part)
+    last = len(packed) - 1
+    return [part for at, part in enumerate(packed) if part != " " or at in (0, last)]
 
 
 # -------------------------------------------------------------------------------------------- sheet

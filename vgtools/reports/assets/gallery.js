@@ -92,11 +92,13 @@ function gallery({size, draw, match, summary, close}) {
     for (const el of here.querySelectorAll("article")) el.classList.toggle("at", location.hash === "#" + el.id);
     if (row >= 0 && !go(row)) { search(""); go(row); }
   }
+  const text = () => find.value.trim().toLowerCase();
   function apply() {
-    const wanted = find.value.trim().toLowerCase(), rows = match(wanted), top = main.offsetTop - bar.offsetHeight;
+    // Places are read before anything changes, or the browser would lay the page out for them.
+    const wanted = text(), top = main.offsetTop - bar.offsetHeight, below = scrollY > top, rows = match(wanted);
     nothing.hidden = rows.length > 0 || data.rows.length === 0;
     said.textContent = summary(wanted);
-    if (scrollY > top) scrollTo(0, top);
+    if (below) scrollTo(0, top);
     show(rows);
   }
   function search(text) { close(); find.value = text; apply(); }
@@ -128,5 +130,6 @@ function gallery({size, draw, match, summary, close}) {
   rest.hidden = true; bar.hidden = false;
   apply();
   if (location.hash) follow();
+  setTimeout(() => { match("\n"); match(text()); }, 100);  // so that the first key finds the texts prepared
   return {search, here};
 }

@@ -2,15 +2,16 @@
   const {rows, pictures, names} = data, card = document.getElementById("card");
   // A row has one set of images per strategy; an image is its row of the bank, its score, and 1 if it is the text's own.
   const texts = rows.map(row => row.text.toLowerCase());
-  const ids = Object.entries(pictures).map(([key, {id, name}]) => [key, `${id} ${name}`.toLowerCase()]);
-  let sought = "", found = new Set(), hits = 0, shownRows = 0;
+  const ids = Object.entries(pictures).map(([key, {id, name}]) => [...key.slice(1).split("-").map(Number), `${id} ${name}`.toLowerCase()]);
+  let sought = "", found = [], hits = 0, shownRows = 0;  // found: the rows of each bank whose picture has the text
   function match(wanted) {
     sought = wanted; hits = 0;
-    found = new Set(wanted === "" ? [] : ids.filter(([, id]) => id.includes(wanted)).map(([key]) => key));
+    found = names.map(() => new Set());
+    if (wanted !== "") for (const [set, image, id] of ids) if (id.includes(wanted)) found[set].add(image);
     const shown = [];
     rows.forEach(({sets}, row) => {
       let own = 0;
-      if (found.size) sets.forEach((images, set) => { for (const [image] of images) own += found.has(`p${set}-${image}`); });
+      sets.forEach((images, set) => { if (found[set].size) for (const [image] of images) own += found[set].has(image); });
       if (own || texts[row].includes(wanted)) shown.push(row);
       hits += own;
     });
@@ -31,7 +32,7 @@
       images.forEach(([image, score, own], rank) => {
         const key = `p${set}-${image}`, item = section.lastChild.appendChild(node("li", own ? "own" : "")), button = node("button", look(pictures[key]));
         button.type = "button"; button.dataset.p = key;
-        button.classList.toggle("off", dim && !found.has(key));
+        button.classList.toggle("off", dim && !found[set].has(image));
         button.title = [`${rank + 1}. ${pictures[key].id}`, score, own ? "the text's own image" : ""].filter(Boolean).join(", ");
         button.setAttribute("aria-label", button.title);
         item.append(button, node("span", "", score));

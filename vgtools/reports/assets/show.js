@@ -3,8 +3,9 @@
   const [score, from, card] = ["score", "from", "card"].map(id => document.getElementById(id)), odds = document.querySelectorAll("#odds b");
   const fixed = value => value.toFixed(data.digits);
 
-  // A part of a row is a gap, or a token: text, voken, score, word if it is another, all vokens if there are several. Find compares
-  // each different text once per key, and then looks up the text, the word and the picture of each token.
+  // A part of a row is a token: text, voken, score, word if it is another, all vokens if there are several; or the gap to the next
+  // token, where that is not a space. Find compares each different text once per key, and then looks up the text, the word and the
+  // picture of each token.
   const tokens = rows.map(row => row.parts.filter(part => typeof part !== "string"));
   const starts = [0];
   for (const row of tokens) starts.push(starts.at(-1) + row.length);
@@ -32,10 +33,15 @@
     return [...rows.keys()].filter(row => hits[row]);
   }
   const least = () => score.value === score.min ? -Infinity : Number(score.value);
+  let counted = {};
+  function tally(dim) {
+    if (counted.dim === dim) return counted;
+    counted = {dim, below: 0, likely: 0, right: 0};
+    for (const value of scores) { if (value < dim) counted.below++; else if (value >= dim) { counted.likely++; counted.right += value; } }
+    return counted;
+  }
   function summary(wanted) {
-    const dim = least();
-    let below = 0, likely = 0, right = 0;
-    for (const value of scores) { if (value < dim) below++; else if (value >= dim) { likely++; right += value; } }
+    const {below, likely, right} = tally(least());
     [likely.toLocaleString("en"), fixed(Number(score.value)), Math.round(right).toLocaleString("en")].forEach((text, i) => { if (odds[i]) odds[i].textContent = text; });
     from.value = flat ? "" : fixed(Number(score.value));
     return [wanted === "" ? "" : `${count(hits.reduce((n, more) => n + more, 0), "token")} in ${count(hits.filter(n => n).length, "sentence")}`,
@@ -61,18 +67,23 @@
     const line = article.appendChild(node("p", rows[row].parts.length ? sought ? "s sought" : "s" : "s empty"));
     if (rows[row].parts.length === 0) { line.textContent = "an empty line"; return; }
     line.dir = "auto";
-    let i = starts[row], text = "", before = null;
+    let i = starts[row], text = "", gap = "", before = null;
     for (const part of rows[row].parts) {
-      const drawn = typeof part !== "string" && (!sought || hit[i]);
-      if (typeof part !== "string") i++;
-      if (!drawn) { text += typeof part === "string" ? part : part[0]; before = null; continue; }
+      if (typeof part === "string") { gap = part; continue; }
+      text += gap; gap = " ";
+      if (sought && !hit[i++]) { text += part[0]; before = null; continue; }
       const made = tile(part);
       if (text) line.append(text);
-      text = "";
-      if (before && part[1] !== null) { before.classList.add("joins"); made.classList.add("joined"); }
+      if (before && !text && part[1] !== null) {
+        before.classList.add("joins"); made.classList.add("joined");
+        // Two that touch, such as a word and its comma, stay on one line.
+        if (before.parentNode === line) { const pair = node("span", "pair"); before.replaceWith(pair); pair.append(before, made); }
+        else line.append(made);
+      } else line.append(made);
       before = part[1] === null ? null : made;
-      line.append(made);
+      text = "";
     }
+    if (typeof rows[row].parts.at(-1) === "string") text += gap;
     if (text) line.append(text);
     const first = line.querySelector("[data-v]");
     if (first) first.tabIndex = 0;
@@ -145,5 +156,4 @@
     said.textContent = summary(find.value.trim().toLowerCase());
   });
   const page = gallery({match, summary, draw, close, size: row => 4 + (sought ? hits[row] : tokens[row].length)});
-  setTimeout(prepare, 100);  // before the first key
 })();
