@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from tests.precision import assert_as_exact_as
 from tests.tiny import WIDTH, save_encoder, text
 from vgtools.io.errors import DataError, Exit
+from vgtools.models import products
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.masked_lm import SHAPES, linear_cross_entropy
 from vgtools.models.packed import PackedEncoder
@@ -49,9 +50,11 @@ def hidden_of(
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("onednn", [True, False])
 def test_hidden_states_are_those_of_padded_batches_by_the_models_own_forward(
-    tmp_path: Path, kind: str, layers: int
+    tmp_path: Path, kind: str, layers: int, onednn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(products, "is_faster", lambda than: onednn)
     encoder = load(tmp_path, kind)
     packed = PackedEncoder(encoder, layers, pack=100)
     assert packed.packed is (kind != "distilbert")

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import copy
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vgtools.models import products
-from vgtools.models.products import affine, quicken
+from vgtools.models.masked_lm import linear_cross_entropy
+from vgtools.models.products import affine, is_faster, quicken
+
+OPERATION = torch.ops.mkldnn._linear_pointwise
 
 
 def fast(monkeypatch: pytest.MonkeyPatch, known: bool = True) -> None:
     """Take oneDNN on any processor (torch from PyPI has it), or on none."""
-    monkeypatch.setattr(products, "_is_faster", lambda: known)
+    monkeypatch.setattr(products, "is_faster", lambda than: known)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 300])
@@ -93,3 +99,116 @@ def test_layers_of_a_network_are_quickened_and_stay_what_they_are(
 def test_where_it_is_not_faster_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     fast(monkeypatch, False)
     assert type(quicken(nn.Linear(128, 128))) is nn.Linear
+
+
+def test_gradients_have_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast(monkeypatch)
+    torch.manual_seed(0)
+    exact = [torch.randn(n, m).double().requires_grad_() for n, m in ((5, 7), (7, 3))]
+    given = [tensor.detach().float().requires_grad_() for tensor in exact]
+
+    def penalty(pair: list[Tensor], product: Callable[..., Tensor]) -> list[Tensor]:
+        loss = product(*pair, None).tanh().sum()
+        first = torch.autograd.grad(loss, pair, create_graph=True)
+        return list(torch.autograd.grad(sum(x.square().sum() for x in first), pair))
+
+    found = penalty(given, affine)
+    expected = penalty(exact, lambda a, b, bias: a @ b)
+    for mine, true in zip(found, expected, strict=True):
+        # Three products of up to seven terms, and sums of 21; numbers are near 1.
+        torch.testing.assert_close(mine.double(), true, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_loss_over_a_vocabulary(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast(monkeypatch, known)
+    used = list[int]()
+    counted = products.onednn
+    monkeypatch.setattr(products, "onednn", lambda *a: used.append(1) or counted(*a))
+    torch.manual_seed(0)
+    exact = [torch.randn(shape).double() for shape in ((9, 16), (40, 16), (40,))]
+    given = [tensor.float().requires_grad_() for tensor in exact]
+    for tensor in exact:
+        tensor.requires_grad_()
+    target = torch.arange(9)
+    loss = linear_cross_entropy(*given, target, chunk=4)
+    loss.backward()
+    assert len(used) == (9 if known else 0), "three products for each of three chunks"
+    nn.functional.cross_entropy(nn.functional.linear(*exact), target, reduction="sum").backward()
+    for mine, true in zip(given, exact, strict=True):
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad.double(), true.grad, rtol=1e-5, atol=1e-5)
+
+
+def slow_torch(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    end = time.thread_time() + 0.05
+    while time.thread_time() < end:
+        pass
+    return a
+
+
+def slow(*given: object) -> Tensor:
+    slow_torch(*[torch.zeros(1)] * 3)
+    found: Tensor = OPERATION(*given)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("operation", "other", "faster"),
+    [
+        (OPERATION, slow_torch, True),
+        (slow, torch.addmm, False),
+        (lambda a, b, bias, attribute: OPERATION(a, b, bias, attribute, [], ""), slow_torch, False),
+        (lambda *given: OPERATION(*given) * 1.01, slow_torch, False),
+        (lambda *given: OPERATION(*given) * torch.nan, slow_torch, False),
+        (lambda *given: OPERATION(*given)[1:], slow_torch, False),
+    ],
+    ids=["faster", "slower", "another signature", "inexact", "not a number", "another shape"],
+)
+def test_a_trial_decides(
+    operation: Callable[..., Tensor],
+    other: Callable[..., Tensor],
+    faster: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Where the private operation is missing, or another than it was, networks stay as they are."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(products, "_TURNS", 1)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", operation)
+    monkeypatch.setattr(torch, "addmm", other)
+    is_faster.cache_clear()
+    try:
+        assert is_faster("torch") == faster
+        assert type(quicken(nn.Linear(128, 128))) is (products.Linear if faster else nn.Linear)
+    finally:
+        is_faster.cache_clear()
+
+
+def test_the_answer_is_kept_for_the_machine_and_its_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trials = list[str]()
+
+    def trial(than: str) -> bool:
+        trials.append(than)
+        return len(trials) == 1
+
+    def asked(than: str = "torch") -> bool:
+        """Ask as another process."""
+        is_faster.cache_clear()
+        return is_faster(than)
+
+    monkeypatch.setattr(products, "_trial", trial)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    try:
+        assert [asked(), asked(), asked("numpy"), asked("numpy")] == [True, True, False, False]
+        monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+        assert not asked()
+        assert trials == ["torch", "numpy", "torch"]
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        (tmp_path / "file").touch()
+        assert not asked(), "a place that cannot be written is no error"
+        assert len(trials) == 4
+    finally:
+        is_faster.cache_clear()

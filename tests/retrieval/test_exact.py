@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.tiny.banks import brute_force, hard_bank, unit
 from vgtools.io.errors import DataError, Exit
+from vgtools.models import products
 from vgtools.retrieval import exact, exact_search, largest_norm
 from vgtools.retrieval.device import DeviceBank
 
@@ -59,6 +60,26 @@ def test_several_of_many_blocks_are_the_brute_force(
     for result in (exact_search(queries, bank, k), exact_search(queries, bank, k, norm=norm)):
         assert (result.rows == expected).all()
     assert norm == pytest.approx(float(np.linalg.norm(bank.astype(np.float64), axis=1).max()))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_by_onednn_change_nothing(
+    k: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onednn = products.onednn
+    queries, bank = hard_bank(2000, 32)
+    bank.setflags(write=False)  # as a memory map is
+    monkeypatch.setattr(exact, "_QUERIES", 100)
+    found = []
+    for faster in (False, True):
+        monkeypatch.setattr(products, "is_faster", lambda than, faster=faster: faster)
+        used = list[int]()
+        monkeypatch.setattr(products, "onednn", lambda a, b, u=used: u.append(1) or onednn(a, b))
+        found.append(exact_search(queries, bank, k, threads=threads))
+        assert bool(used) == faster
+    assert (found[0].rows == found[1].rows).all()
+    assert (found[0].scores == found[1].scores).all()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import MOST_LAYERS
+from vgtools.models.products import add_product, product
 from vgtools.models.references import quiet_transformers, unusable
 from vgtools.text.masking import special_id
 from vgtools.text.tokens import special_ids
@@ -163,7 +164,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=wide, device=rows.device)
         low_weight = weight.to(dtype)
         low_rows = rows.to(dtype)
-        rows_grad = torch.empty_like(low_rows) if learn else None
+        rows_grad = torch.zeros_like(low_rows) if learn else None
         weight_grad = torch.zeros_like(weight, dtype=wide) if table_learns else None
         bias_grad = None
         if learn and bias is not None:
@@ -173,7 +174,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for start in range(0, len(rows), chunk):
             part = low_rows[start : start + chunk]
             labels = target[start : start + chunk, None]
-            logits = torch.mm(part, low_weight.T, out=memory[: len(part)]).to(wide)  # (chunk, C)
+            logits = product(part, low_weight.T, memory[: len(part)]).to(wide)  # (chunk, C)
             if bias is not None:
                 logits += bias
             # Not `logsumexp`, which takes longer than a matrix product and as much memory again.
@@ -188,13 +189,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if bias_grad is not None:
                     bias_grad += grad.sum(0)
                 grad = grad.to(dtype)
-                torch.mm(grad, low_weight, out=rows_grad[start : start + chunk])
-                if weight_grad is None:
-                    continue
-                if dtype == wide:
-                    weight_grad.addmm_(grad.T, part)
-                else:
-                    weight_grad += grad.T @ part
+                add_product(rows_grad[start : start + chunk], grad, low_weight)
+                if weight_grad is not None:
+                    add_product(weight_grad, grad.T, part)
         if learn:
             ctx.save_for_backward(rows_grad, weight_grad, bias_grad)
             ctx.dtypes = rows.dtype, weight.dtype

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, make_room
 from vgtools.models.encoder import Encoder
+from vgtools.models.products import affine
 
 # Matrix products get a multiple of this many rows. BLAS libraries use other kernels, with other
 # roundings, for a few rows (MKL: below 8); with whole tiles a token's numbers do not depend on how
@@ -178,7 +179,7 @@ class PackedEncoder:
         context = torch.zeros_like(x)
         kept = list[Tensor]()
         for number, layer in enumerate(self._layers):
-            qkv = F.linear(x, layer.qkv, layer.qkv_bias)  # (T, 3 H)
+            qkv = affine(x, layer.qkv.T, layer.qkv_bias)  # (T, 3 H)
             at = 0
             for count, length in runs:
                 part = slice(at, at + count * length)

@@ -1,23 +1,34 @@
-"""Linear layers in float32 by the faster library of torch's two.
+"""Products of float32 matrices on a CPU, by oneDNN where it is the faster library.
 
-On a CPU `torch.mm` and `nn.Linear` compute float32 with MKL, `nn.LSTM` and convolutions with
-oneDNN. On AMD MKL leaves AVX-512 unused: it reaches less than half of oneDNN's speed (99 and 230
-GFLOP/s on one core of an EPYC). On other processors nothing is changed.
+`torch.mm` and `nn.Linear` compute them with MKL, numpy with OpenBLAS, and neither has the best
+kernels of every processor: on AMD with AVX-512 oneDNN is more than twice as fast as MKL (230 and 99
+GFLOP/s on one core of an EPYC), with AVX2 they are equal. torch has oneDNN's product of plain
+tensors as a private operation only, so that a trial decides whether it is used: it must be there,
+right, and faster. Where it is not, nothing is changed.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+
+from vgtools.io.remote import cached
 
 Network = TypeVar("Network", bound=nn.Module)
 
 _LEAST = 128  # width of a layer; smaller products take as long by either
+_GAIN = 0.8  # oneDNN takes at most this share of the time: less is within the noise of a trial
+_TURNS = 8
+# Rows, width and columns of the products that are tried: a layer's, and a block's of the search.
+_SHAPES = {"torch": (512, 512, 512), "numpy": (512, 64, 3125)}
+_SETTINGS = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_", "OPENBLAS_CORETYPE")  # that choose kernels
 
 
 def quicken(network: Network) -> Network:
@@ -25,7 +36,7 @@ def quicken(network: Network) -> Network:
 
     Their weights, names and types (`isinstance`) do not change.
     """
-    if _is_faster():
+    if is_faster("torch"):
         for layer in network.modules():
             if type(layer) is nn.Linear and min(layer.weight.shape) >= _LEAST:
                 # Only the class is replaced: the parameters stay the same objects, which optimizers
@@ -39,9 +50,6 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x A^T + b: (..., D) -> (..., E)."""
-        # Autocast does not know `_Affine`; it lowers the precision of torch's own product alone.
-        if torch.is_autocast_enabled(x.device.type):
-            return super().forward(x)
         product = affine(x.reshape(-1, x.shape[-1]), self.weight.T, self.bias)
         return product.view(*x.shape[:-1], self.out_features)
 
@@ -57,46 +65,115 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     Returns:
         (N, E).
     """
-    fits = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-    if not fits or not len(x) or not _is_faster():
+    # Autocast and the compiler do not know `_Affine`; they change torch's own product alone.
+    other = torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
+    if other or not _fits(x, weight):
         return x @ weight if bias is None else torch.addmm(bias, x, weight)
-    product: Tensor = _Affine.apply(x, weight, bias)
-    return product
+    found: Tensor = _Affine.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return found
+
+
+def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """Return a b of (M, K) and (K, N), without a gradient; `out` is memory that it may take."""
+    return onednn(a, b) if _fits(a, b) else torch.mm(a, b, out=out)
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a b of (M, K) and (K, N) to (M, N) numbers of the same or a wider type, in place."""
+    if total.dtype == a.dtype and not _fits(a, b):
+        total.addmm_(a, b)
+    else:
+        total += onednn(a, b) if _fits(a, b) else a @ b
+
+
+def onednn(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return a b + bias for (M, K) and (K, N) by oneDNN, if `is_faster` found it to work."""
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.T, bias, "none", [], "")
+    return found
+
+
+def _fits(a: Tensor, b: Tensor) -> bool:
+    on_cpu = a.device.type == "cpu" and a.dtype == b.dtype == torch.float32
+    return on_cpu and bool(len(a)) and is_faster("torch")
 
 
 @cache
-def _is_faster() -> bool:
-    has = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return has and torch.backends.cpu.get_cpu_capability() == "AVX512" and _is_amd()
+def is_faster(than: str) -> bool:
+    """Return whether oneDNN's product is right here, and faster than `torch` or `numpy`.
+
+    The first trial's answer is kept for this machine: how a training rounds may not depend on how
+    busy the machine is when it is resumed.
+    """
+    given = sorted(os.environ.items())
+    settings = [f"{name}={value}" for name, value in given if name.startswith(_SETTINGS)]
+    versions = (torch.__version__, np.__version__)
+    key = "\n".join([__name__, than, *versions, _processor(), *settings])
+    try:
+        folder = cached(key, lambda part: (part / str(_trial(than))).touch())
+    except OSError:  # no place to keep it
+        return _trial(than)
+    return (folder / "True").exists()
 
 
-def _is_amd() -> bool:
+def _processor() -> str:
     facts = Path("/proc/cpuinfo")
-    return facts.exists() and "AuthenticAMD" in facts.read_text()
+    lines = facts.read_text().splitlines() if facts.exists() else []
+    names = [line for line in lines if line.startswith(("model name", "flags"))]
+    return "\n".join(names[:2])
 
 
-def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return a b + bias for (M, K) and (K, N), by oneDNN's operation that takes plain tensors."""
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.T, bias, "none", [], "")
-    return found
+@torch.no_grad()
+def _trial(than: str) -> bool:
+    rows, width, columns = _SHAPES[than]
+    numbers = torch.Generator().manual_seed(0)
+    a = torch.randn(rows, width, generator=numbers)
+    b = torch.randn(columns, width, generator=numbers).T
+    bias = torch.randn(columns, generator=numbers)
+    out = np.empty((rows, columns), np.float32)
+
+    def other() -> object:
+        by_torch = than == "torch"
+        return torch.addmm(bias, a, b) if by_torch else np.matmul(a.numpy(), b.numpy(), out=out)
+
+    # Any order of the sums keeps within this bound of the float64 product.
+    error = (width + 1) * torch.finfo(a.dtype).eps * (a.abs() @ b.abs() + bias.abs())
+    exact = a.double() @ b.double() + bias
+    try:
+        right = bool(((onednn(a, b, bias) - exact).abs() <= error).all())
+    except Exception:  # a private operation may change in any way
+        return False
+    if not right:
+        return False
+    seconds = list[tuple[float, ...]]()
+    for _ in range(_TURNS):
+        start = time.thread_time()  # other processes do not count
+        onednn(a, b, bias)
+        middle = time.thread_time()
+        other()
+        seconds.append((middle - start, time.thread_time() - middle))
+    mine, theirs = map(min, zip(*seconds, strict=True))
+    return bool(mine <= _GAIN * theirs)
 
 
 class _Affine(torch.autograd.Function):
     """The same product with its gradients by hand, because torch has none for that operation."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return _product(x, weight, bias)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return onednn(x, weight, bias)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         (gradient,) = outer
         to_x, to_weight, to_bias = ctx.needs_input_grad
+        # By `affine`, so that the gradients have gradients as well.
         return (
-            _product(gradient, weight.T) if to_x else None,
-            _product(x.T, gradient) if to_weight else None,
+            affine(gradient, weight.T, None) if to_x else None,
+            affine(x.T, gradient, None) if to_weight else None,
             gradient.sum(0) if to_bias else None,
         )

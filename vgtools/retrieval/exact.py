@@ -10,6 +10,7 @@ again in float64.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -73,22 +74,45 @@ def exact_search(
     count = min(threads or cores(), len(blocks))
     # Threads over blocks keep the arg-max parallel as well; a BLAS with threads of its own would
     # make more threads than there are cores.
-    with _blas().limit(limits=1, user_api="blas"):
+    with _pools().limit(limits=1):
         if count == 1:
             for block in blocks:
                 work(block)
         else:
-            with ThreadPoolExecutor(count) as pool:
+            with ThreadPoolExecutor(count, initializer=_without_threads) as pool:
                 list(pool.map(work, blocks))
     return best
 
 
 @cache
-def _blas() -> Any:
-    """Return the controller of the threads of numpy's BLAS; finding its library takes 8 ms."""
+def _pools() -> Any:
+    """Return the controller of the threads of BLAS and OpenMP; finding libraries takes 8 ms."""
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
     return ThreadpoolController()
+
+
+def _without_threads() -> None:
+    """Let the products of this thread start no others."""
+    if "torch" in sys.modules:
+        # torch sets the number of threads once for each thread that calls it: here, before it is
+        # changed.
+        sys.modules["torch"].get_num_threads()
+    _pools().limit(limits=1, user_api="openmp")
+
+
+def _product(queries: Array, block: Array, out: Array) -> Array:
+    """Return the (Q, n) products of (Q, E) and (n, E); `out` is memory that they may take."""
+    if "torch" in sys.modules:  # importing it takes longer than most searches
+        import torch
+
+        from vgtools.models.products import is_faster, onednn
+
+        if is_faster("numpy"):
+            # Memory maps are read-only, of which torch warns.
+            a, b = (torch.from_numpy(np.require(x, requirements="W")) for x in (queries, block))
+            return onednn(a, b.T).numpy()
+    return np.matmul(queries, block.T, out=out)
 
 
 def cores() -> int:
@@ -165,8 +189,7 @@ def _scores_by_block(queries: Array, bank: Array) -> Iterator[tuple[int, Array]]
         scores = buffer
         if len(block) < buffer.shape[1]:
             scores = np.empty((len(queries), len(block)), np.float32)
-        np.matmul(queries, block.T, out=scores)
-        yield start, scores
+        yield start, _product(queries, block, scores)
 
 
 def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Array, Array]:
@@ -189,7 +212,9 @@ def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Arr
         row.append(best[near] + start)
         score.append(value[near])
         scores[every, best] = -np.inf
-        more = np.flatnonzero(scores.max(1) >= floor - margin)  # nearly always empty
+        # A row below the block's best is near only if that is: few are once the floor has risen.
+        most = (scores if len(near) == size else scores[near]).max(1)
+        more = near[most >= floor[near] - margin]  # nearly always empty
         if len(more):
             at, column = np.nonzero(scores[more] >= (floor[more] - margin)[:, None])
             query.append(more[at])
