@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install manpages demo test test-cpus test-cluster quick faults examples lint bench man docs dist sdist-check clean
+.PHONY: help install manpages demo test test-cpus test-cluster quick faults examples lint bench man docs dist sdist-check container-steps clean
 help:
 	@echo "make demo    install, then pictures for words from the embedded models and emoji (writes demo/)"
 	@echo "make test    install, then run the tests"
@@ -18,6 +18,7 @@ help:
 	@echo "make man     write man/*.1 from the commands' help"
 	@echo "make docs    build the documentation site into build/site"
 	@echo "make dist    build the wheel and the source archive, after make sdist-check"
+	@echo "make container-steps   run the steps of the Containerfile in build/container (1 to 8 GB; STEPS=\"BACKEND=cpu EXTRAS=serve\")"
 	@echo "make sdist-check   build the source archive, unpack it, run tests there"
 
 install: $(READY)
@@ -98,6 +99,10 @@ sdist-check: $(READY)
 	  test -z "$$missing" || { echo "MANIFEST.in leaves out:$$missing" >&2; exit 1; }
 	cd $(SDIST) && PYTHONPATH=$(abspath $(SDIST)) $(abspath $(BIN))/python -m pytest -m "not slow" $(SDIST_TESTS)
 	cd $(SDIST) && $(MAKE) --no-print-directory -n -C examples/vokenization demo > /dev/null
+
+# BACKEND= takes PyTorch from the same place as all other packages.
+container-steps:
+	rm -rf build/container && $(PYTHON) -m tests.containers build/container $(STEPS)
 
 clean:
 	rm -rf build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
