@@ -24,7 +24,7 @@ ASSETS = Path(__file__).parent / "pages/assets"
 
 
 def take(browser: Browser, name: str) -> None:
-    """Write what the window shows, once its pictures have been loaded."""
+    """Write the window as it looks once its pictures have been loaded."""
     while browser.js("!document.images.length || [...document.images].some(i => !i.complete)"):
         time.sleep(0.5)
     time.sleep(2)  # An answer may bring more pictures.
