@@ -251,6 +251,18 @@ def test_stop_words_of_a_file_are_those_of_the_index(tmp_path: Path) -> None:
     assert out.with_suffix(".ids").read_text() == "b.jpg\na.jpg\n"
 
 
+def test_stop_words_of_a_language_are_those_of_the_index(tmp_path: Path) -> None:
+    captions = [{"image": "a.jpg", "text": "Ein Hund und eine Katze"}]
+    rows = save_rows(tmp_path / "c.jsonl", captions)
+    out = tmp_path / "keyword.jsonl"
+    assert build(rows, "--keywords", "8", "--language", "de", "-o", out) == 0
+    words = {json.loads(line)["word"] for line in out.read_text().splitlines()}
+    assert words == {"hund", "katze"}
+    finder = open_associator(str(out))
+    found = finder.search(finder.words(["Und ein", "der Hund"]), 1)
+    assert found.rows.tolist() == [[-1], [0]]
+
+
 @pytest.mark.parametrize(
     ("rows", "line", "message"),
     [
@@ -296,6 +308,8 @@ def test_a_bank_without_a_known_word_is_refused(
         ("--keywords 8 -o x.faiss", "must end in .jsonl"),
         ("--vectors v.npy -o x.jsonl", "must end in .faiss"),
         ("-m run --stop-words s.txt -o x.faiss", "belongs to --vectors and --keywords"),
+        ("-m run --language de -o x.faiss", "belongs to --vectors and --keywords"),
+        ("--keywords 2 --language xx -o x.jsonl", "the language 'xx' is not one of ar, da, de"),
         ("--vectors v.npy --factory HNSW8 -o x.faiss", "belongs to --matcher"),
         ("-m run --nprobe 8 -o x.faiss", "belongs to --factory IVF"),
         ("-m run --factory flat -o x.faiss", "'flat': could not parse"),

@@ -114,6 +114,15 @@ def test_word_pieces_of_a_tokenizer(vg: Runner, here: Path) -> None:
     assert (record["tokenizer"], record["tokens"], record["types"]) == ("./own", 16, 4)
 
 
+def test_grounded_types_lack_the_stop_words_of_the_language(vg: Runner, here: Path) -> None:
+    (here / "de.txt").write_text("der Hund und der Hund\n" * 3)
+    flags = ("-c", "de.txt", "--grounded-above", "2", "--grounded-types")
+    done = vg("stats", *flags, "--language", "de", cwd=here)
+    assert [record["type"] for record in records(done)] == ["hund"]
+    done = vg("stats", *flags, cwd=here)
+    assert {record["type"] for record in records(done)} == {"der", "hund", "und"}
+
+
 def test_vokens_from_a_pipe(vg: Runner) -> None:
     rows = [
         {"text": "a b", "spans": [[0, 1], [2, 3]], "vokens": v, "scores": [1.0, 1.0]}

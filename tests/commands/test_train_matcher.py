@@ -152,6 +152,59 @@ def test_a_record_an_epoch_with_recall_and_chance_beside_it(main: Any, tmp_path:
     assert not (tmp_path / "run.lock").exists()
 
 
+def test_a_language_decides_stems_wherever_the_run_is_used(
+    main: Any, tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
+) -> None:
+    from vgtools.systems.vokenization import vokenize
+
+    (tmp_path / "stop.txt").write_text("a\n")
+    stems = {"es": {"runs", "sits", "blu", "tre"}, "en": {"run", "sit", "blue", "tree"}}
+    for language, other in (("es", "en"), ("en", "es")):
+        words = ("--stop-words", tmp_path / "stop.txt", "--language", language)
+        code, *_ = main(
+            "--valid-split", "dev", *words, "-o", tmp_path / language, captions="split.jsonl"
+        )
+        assert code == 0
+        info = json.loads((tmp_path / language / "run.json").read_bytes())
+        assert stems[language] & info["calibration"]["stems"].keys()
+        assert not stems[other] & info["calibration"]["stems"].keys()
+        assert info["config"].get("language") == (language if language == "es" else None)
+    assert main("--language", "xx", "-o", tmp_path / "xx")[0] == Exit.USAGE
+
+    files = [str(place / "split.jsonl"), str(place / "feats.npy")]
+    both = [str(tmp_path / "es"), str(tmp_path / "en")]
+    assert run(["evaluate-matcher", *files, *both]) == Exit.USAGE
+    assert "learned words of different languages: en, es" in capfdbinary.readouterr().err.decode()
+    listed = "a dog cat man woman red ball runs"
+    monkeypatch.setattr(
+        "stop_words.get_stop_words", lambda name: listed.split() * (name == "spanish")
+    )
+    found = []
+    for name in both:
+        call = ["evaluate-matcher", *files, name, "--split", "train", "--device", "cpu", "-q"]
+        assert run(call) == 0
+        found.append(json.loads(capfdbinary.readouterr().out))
+    content = [record["interval"]["content"] for record in found]
+    assert content[0] != content[1], "others are content words"
+
+    asked = []
+    real = vokenize.word_stems
+    monkeypatch.setattr(vokenize, "word_stems", lambda *args: asked.append(args[2]) or real(*args))
+    matcher = [
+        "--matcher",
+        str(tmp_path / "es"),
+        "-o",
+        str(tmp_path / "vg.faiss"),
+        "--device",
+        "cpu",
+    ]
+    assert run(["build-index", files[1], *matcher, "-q"]) == 0
+    (tmp_path / "t.txt").write_text("dog sits\n")
+    index = ["--index", str(tmp_path / "vg.faiss"), "--device", "cpu", "-q"]
+    assert run(["vokenize", str(tmp_path / "t.txt"), *index]) == 0
+    assert asked == ["es"]
+
+
 def test_permuted_images_leave_a_record_of_their_own_pairs(main: Any, tmp_path: Path) -> None:
     flags = ("--hold-out", "5", "--epochs", "3", "--permute-images", "2")
     code, records, _ = main(*flags, "-o", tmp_path / "run")

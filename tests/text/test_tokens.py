@@ -393,3 +393,40 @@ def test_stop_words_come_from_a_file_or_our_list(tmp_path: object) -> None:
 def test_inflected_forms_share_a_key() -> None:
     assert len({tokens.stem_key(w) for w in ("run", "Runs", "running")}) == 1
     assert tokens.stem_key("dogs") == tokens.stem_key("Dog") != tokens.stem_key("cat")
+
+
+def test_a_language_has_its_own_stop_words_and_stems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nltk
+
+    german = tokens.load_stop_words(language="de")
+    assert {"der", "und", "einem", "über"} <= german
+    assert not {"hund", "mann", "rot", "zwei", "läuft", "the"} & german
+    for language in tokens.LANGUAGES:
+        assert len(tokens.load_stop_words(language=language)) > 90, language
+        assert tokens.stem_key("Hotel", language).startswith("hot"), language
+    houses = ("Haus", "Hauses", "Häuser")
+    assert {tokens.stem_key(word, "de") for word in houses} == {"haus"}
+    assert len({tokens.stem_key(word) for word in houses}) == 2, "English stems"
+    text = ["Häuser und ein Haus"]
+    got = tokens.tokenize(tokenizer("bytes"), text)
+    stems = [stem for stem in tokens.word_stems(text, got, "de") if stem]
+    assert list(dict.fromkeys(stems)) == ["haus", "und", "ein"]
+    assert {*tokens.word_stems(text, got)} >= {"häuser", "haus"}
+    # Our list and a file do as before.
+    assert tokens.load_stop_words(language="en") == tokens.load_stop_words()
+    (tmp_path / "own.txt").write_text("Haus\n")
+    assert tokens.load_stop_words(tmp_path / "own.txt", "de") == {"haus"}
+    (tmp_path / "corpora/stopwords").mkdir(parents=True)
+    (tmp_path / "corpora/stopwords/german").write_text("aber\n")
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    assert tokens.load_stop_words("nltk", "de") == {"aber"}
+
+
+def test_an_unknown_language_is_refused_with_those_that_are_known() -> None:
+    for file, code in ((None, Exit.USAGE), ("run.json", Exit.DATA)):
+        for language in ("xx", "DE", None, ["de"]):
+            with pytest.raises(DataError, match=r"language .* is not one of ar, da, de") as caught:
+                tokens.check_language(language, file)
+            assert caught.value.code == code

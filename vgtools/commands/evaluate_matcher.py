@@ -99,17 +99,22 @@ def evaluate_matcher(
     twice = words.text is not None and is_stream(captions)
     refuse_if(twice, "CAPTIONS", "is read twice with --text; give a file")
     from vgtools.models.dual import is_dual
+    from vgtools.models.runs import read_run
     from vgtools.reports import tables
     from vgtools.systems.vokenization.dual import check_own
     from vgtools.systems.vokenization.evaluation import LEAST_HITS
-    from vgtools.systems.vokenization.vokenize import open_matcher, with_context
+    from vgtools.systems.vokenization.vokenize import language_of, open_matcher, with_context
 
+    trained = {ref: read_run(ref) for ref in runs if not is_dual(ref)}
+    spoken = {language_of(info, ref) for ref, info in trained.items()} or {"en"}
+    why = f"learned words of different languages: {', '.join(sorted(spoken))}"
+    refuse_if(len(spoken) > 1, "RUN", why)
     bank = open_features(feats)
     out = open_stream("-")
     records = list[dict[str, Any]]()
     weights: Sequence[float | None] = context or [None]
     with Progress("evaluate-matcher", "tokens", quiet=runtime.quiet) as bar:
-        evaluation = _open(captions, bank, split, words, bar, runtime.quiet)
+        evaluation = _open(captions, bank, split, words, bar, runtime.quiet, *spoken)
         for ref in runs:
             # A trained matcher has its own reading.
             how = reading if is_dual(ref) else None
@@ -132,7 +137,13 @@ def evaluate_matcher(
 
 
 def _open(
-    captions: str, bank: Features, split: str, words: ParsedWordFlags, bar: Progress, quiet: bool
+    captions: str,
+    bank: Features,
+    split: str,
+    words: ParsedWordFlags,
+    bar: Progress,
+    quiet: bool,
+    language: str,
 ) -> Evaluation:
     """Read the rows and texts that matchers are evaluated on."""
     from vgtools.io.streams import read_texts
@@ -145,7 +156,7 @@ def _open(
     if splits.unsplit:
         left_out = amount(splits.unsplit, "caption")
         note("evaluate-matcher", f"{left_out} without a split left out, others have one", quiet)
-    evaluation = Evaluation(bank, splits.train, parser, bar.advance)
+    evaluation = Evaluation(bank, splits.train, parser, bar.advance, language)
     if words.phrases is not None:
         evaluation.add_phrases(words.phrases)
     if words.text is not None:

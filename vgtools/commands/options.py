@@ -68,6 +68,7 @@ Dtype = Annotated[
 ]
 BatchSize = Annotated[int, Count("Items per batch; affects rounding only.")]
 Seed = Annotated[int, Count("Seed of every random choice; recorded.", 0, max=2**32 - 1)]
+Language = Annotated[str, Value("XX", "Language of stop words and stems: de, fr …")]
 Limit = Annotated[int | None, Count("Stop after N rows (images, lines) of the input.")]
 Quiet = Annotated[bool, Flag("--quiet", "-q", help="Print errors only.")]
 Offline = Annotated[

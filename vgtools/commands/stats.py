@@ -15,6 +15,7 @@ from vgtools.commands.options import (
     Count,
     File,
     Flag,
+    Language,
     Limit,
     Offline,
     Quiet,
@@ -74,7 +75,8 @@ class GroundedTypeFlags:
     grounded_above: int = count(100, least=0)
     without_stop_words: bool = value(False)
     punctuation: bool = value(False)
-    stop_words: str | None = file(None, show_default="English ones")
+    stop_words: str | None = file(None, show_default="the language's")
+    language: Language = "en"
     grounded_types: bool = value(False)
 
 
@@ -173,7 +175,7 @@ def stats(
     with Progress("stats", "tokens", quiet=quiet, growth=growth) as bar:
         counts = s.CorpusStats(
             types,
-            load_stop_words(grounding.stop_words),
+            load_stop_words(grounding.stop_words, grounding.language),
             reference,
             grounding.captions,
             base=base,

@@ -286,12 +286,45 @@ WORD = re.compile(r"\w(?:[\w'’-]*\w)?|[^\w\s]")  # a word of a sentence, or a 
 NLTK = "nltk"  # instead of a file of stop words: the list of NLTK, which its package lacks
 
 
-def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
+# The languages with stop words and stems, by the names that NLTK and stop-words have for them.
+LANGUAGES = {
+    "ar": "arabic",
+    "da": "danish",
+    "de": "german",
+    "en": "english",
+    "es": "spanish",
+    "fi": "finnish",
+    "fr": "french",
+    "hu": "hungarian",
+    "it": "italian",
+    "nl": "dutch",
+    "no": "norwegian",
+    "pt": "portuguese",
+    "ro": "romanian",
+    "ru": "russian",
+    "sv": "swedish",
+}
+
+
+def check_language(language: object, file: str | Path | None = None) -> str:
+    """Return a language that is one of `LANGUAGES`.
+
+    Raises:
+        DataError: it is not (usage; 65 if a file names it).
+    """
+    if isinstance(language, str) and language in LANGUAGES:
+        return language
+    why = f"the language {language!r:.40} is not one of {', '.join(LANGUAGES)}"
+    raise DataError(why, file, code=Exit.USAGE if file is None else Exit.DATA)
+
+
+def load_stop_words(path: str | Path | None = None, language: str = "en") -> frozenset[str]:
     """Return the words of a file in lower case.
 
     The file has one word per line; by default it is our short list of English words that cannot be
-    shown, with contractions whole and, for text like WikiText ("did n't"), in parts. `nltk` is the
-    English list of NLTK, read from where its downloader put it.
+    shown, with contractions whole and, for text like WikiText ("did n't"), in parts; for another
+    language the list of the package `stop-words`. `nltk` is the list of NLTK, read from where its
+    downloader put it.
 
     Source: Sileo 2021, footnote 6, names NLTK's list.
     Deviation: ours is the default, as NLTK does not install its own.
@@ -299,7 +332,16 @@ def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
     Raises:
         DataError: the file cannot be read, or NLTK's list is not on this machine (66) or not UTF-8.
     """
-    lines = _nltk_list() if path == NLTK else read_lines(path or _OWN)
+    name = LANGUAGES[check_language(language)]
+    lines: Iterable[str]
+    if path == NLTK:
+        lines = _nltk_list(name)
+    elif path is None and language != "en":
+        from stop_words import get_stop_words
+
+        lines = get_stop_words(name)
+    else:
+        lines = read_lines(path or _OWN)
     words = (line.strip().lower().replace("’", "'") for line in lines)
     return frozenset(filter(None, words))
 
@@ -307,11 +349,11 @@ def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
 _OWN = Path(__file__).with_name("stop_words.txt")
 
 
-def _nltk_list() -> list[str]:
+def _nltk_list(name: str) -> list[str]:
     from nltk.data import find
 
     try:
-        file = find("corpora/stopwords/english")
+        file = find(f"corpora/stopwords/{name}")
     except LookupError:
         why = "NLTK's stop words are not on this machine; python -m nltk.downloader stopwords gets"
         way_out = "them once, NLTK_DATA names their folder, and a file of words does as well"
@@ -413,26 +455,27 @@ def _is_content(word: str, stop_words: frozenset[str]) -> bool:
 
 
 @lru_cache(maxsize=1 << 16)
-def stem_key(word: str) -> str:
-    """Return the lower-case Snowball stem, which the inflected forms of an English word share."""
-    return str(_stemmer().stem(word.lower()))
+def stem_key(word: str, language: str = "en") -> str:
+    """Return the lower-case Snowball stem, which the inflected forms of a word share."""
+    return str(_stemmer(LANGUAGES[language]).stem(word.lower()))
 
 
-def word_stems(texts: Sequence[str], tokens: Tokens) -> list[str]:
+def word_stems(texts: Sequence[str], tokens: Tokens, language: str = "en") -> list[str]:
     """Return the stem of the whole word that each token is part of; empty outside words.
 
     Args:
         texts: R raw sentences.
         tokens: the tokens of these sentences.
+        language: one of `LANGUAGES`.
     """
     spans = word_spans(texts, tokens.spans, tokens.starts).tolist()
     rows = np.repeat(np.arange(len(texts)), np.diff(tokens.starts)).tolist()
     words = [texts[row][start:end] for row, (start, end) in zip(rows, spans, strict=True)]
-    return [stem_key(word) if word else "" for word in words]
+    return [stem_key(word, language) if word else "" for word in words]
 
 
 @cache
-def _stemmer() -> Any:
+def _stemmer(name: str) -> Any:
     from nltk.stem.snowball import SnowballStemmer  # needs no downloaded data
 
-    return SnowballStemmer("english")
+    return SnowballStemmer(name)

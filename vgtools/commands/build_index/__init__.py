@@ -57,8 +57,6 @@ def build_index(
     keeps both. Lists (IVF) are trained on a sample and filled block by block, in flat memory. The
     paper takes 50,000 images: --limit 50000.
 
-    A bank that was embedded elsewhere takes the place of FEATS: see --help embeddings.
-
     --vectors and --keywords index captions for vg retrieve and vg pretrain grounding: rows of any
     vg prepare, one image per row of the bank in the order in which they first appear. Rows with
     "nouns" (of vg prepare imagenet) are found by their nouns and definition. An image without a
@@ -101,7 +99,7 @@ def _find_by_words(
     from vgtools.text.word_vectors import open_word_vectors
 
     inputs = Inputs([source])
-    words = keys.word_facts(by.stop_words)
+    words = keys.word_facts(by.stop_words, by.language)
     stop_words = keys.stop_words_of(words, output)
     vectors = None if by.vectors is None else open_word_vectors(by.vectors)
     if vectors is not None:

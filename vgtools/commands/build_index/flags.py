@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from vgtools.commands.options import refuse_if
+from vgtools.commands.options import Language, refuse_if
 from vgtools.commands.topics import Topic, page
 from vgtools.io.settings import count, file, value
 
@@ -109,9 +109,8 @@ class Keys:
         None, 'With --matcher: rows with "license" and "url" of the images.', topic=RIGHTS
     )
     ids: str | None = file(None, "Without FEATS: the images of --emb.", topic=FOREIGN)
-    stop_words: str | None = file(
-        None, "Words that do not count, one per line, instead of our list; nltk: NLTK's list."
-    )
+    stop_words: str | None = file(None, "Words that do not count, one per line; nltk: NLTK's.")
+    language: Language = "en"
 
     def check(self, source: str | None, output: str, lists: Lists) -> None:
         """Refuse flags that do not go together.
@@ -131,6 +130,8 @@ class Keys:
         refuse_if(not output.endswith(suffix), "-o", f"must end in {suffix}, got {output!r}")
         wrong = self.stop_words is not None and self.matcher is not None
         refuse_if(wrong, "--stop-words", "belongs to --vectors and --keywords")
+        wrong = self.language != "en" and self.matcher is not None
+        refuse_if(wrong, "--language", "belongs to --vectors and --keywords")
         refuse_if(self.matcher is None and self.emb, "--emb", "belongs to --matcher")
         wrong = self.matcher is None and self.drop_duplicates is not None
         refuse_if(wrong, "--drop-duplicates", "belongs to --matcher")

@@ -13,6 +13,7 @@ from vgtools.commands.options import (
     Count,
     File,
     Flag,
+    Language,
     RunFolder,
     Runtime,
     Seed,
@@ -58,6 +59,7 @@ def vokenization(
     learning: Annotated[MatcherRecipe, RECIPE],
     layers: Annotated[int, Count()] = recipe.MatcherConfig.layers,
     stop_words: Annotated[str | None, File()] = None,
+    language: Annotated[Language, RECIPE] = "en",
     cache_gb: Annotated[float, Value("GB", min=0)] = 4.0,
     cache: Annotated[str | None, Value("DIR"), RECIPE] = None,
     dtype: Annotated[Literal["float32", "bfloat16"], Flag(), RECIPE] = "float32",
@@ -130,7 +132,7 @@ def vokenization(
         text = load_encoder(encoder, device=str(device), offline=runtime.offline)
         why = f"{encoder} has no token before a text that reads it, as [CLS] does"
         refuse_if(level == "sentence" and not reads_before(text), "--level", why)
-        words = load_stop_words(stop_words)
+        words = load_stop_words(stop_words, language)
         config = {
             "preset": preset,
             "level": level,
@@ -139,6 +141,7 @@ def vokenization(
             "seed": seed,
             "hold_out": validation.hold_out,
             **({} if dtype == "float32" else {"dtype": dtype}),
+            **({} if language == "en" else {"language": language}),
             **({} if permute_images is None else {"permute_images": permute_images}),
             "captions": splits.digest(),
             "feats": bank.manifest["files"],

@@ -45,18 +45,20 @@ class KeyedImages(NamedTuple):
     left_out: list[str]  # images without a known word
 
 
-def word_facts(stop_words: str | None) -> dict[str, Any]:
-    """Return the entry of a manifest about stop words.
+def word_facts(stop_words: str | None, language: str = "en") -> dict[str, Any]:
+    """Return the entry of a manifest about stop words; it lists them if they are not our own.
 
     Args:
-        stop_words: a file of them, or `nltk`, which the manifest then lists; None for our list.
+        stop_words: a file of them, or `nltk`; None for the list of the language.
+        language: one of `LANGUAGES`.
 
     Raises:
         DataError: as `load_stop_words`.
     """
-    words = load_stop_words(stop_words)
+    words = load_stop_words(stop_words, language)
     facts: dict[str, Any] = {"stop_words": stop_words_fingerprint(words)}
-    return facts if stop_words is None else {**facts, "stop_list": sorted(words)}
+    ours = stop_words is None and language == "en"
+    return facts if ours else {**facts, "stop_list": sorted(words)}
 
 
 def stop_words_of(facts: Mapping[str, Any], file: str) -> frozenset[str]:

@@ -39,7 +39,7 @@ from vgtools.systems.vokenization.matcher_training import (
 )
 from vgtools.systems.vokenization.vokenize import Matcher
 from vgtools.text.parses import Parse, Parser
-from vgtools.text.tokens import stem_key
+from vgtools.text.tokens import load_stop_words, stem_key
 from vgtools.training.splits import Rows
 
 POS = ("NOUN", "PROPN", "VERB", "ADJ", "NUM", "ADV", "ADP", "DET", "PRON", "AUX", "CCONJ", "PUNCT")
@@ -128,6 +128,7 @@ class Evaluation:
         rows: captions to evaluate on.
         parser: with it recall is also given by part of speech.
         watch: called with the number of tokens that an encoder has read.
+        language: the language for stop words and stems; one of `LANGUAGES`.
 
     Attributes:
         fewest: hits of the rarest share with an interval, of the last matcher measured.
@@ -137,7 +138,12 @@ class Evaluation:
     """
 
     def __init__(
-        self, bank: Features, rows: Rows, parser: Parser | None = None, watch: Any = None
+        self,
+        bank: Features,
+        rows: Rows,
+        parser: Parser | None = None,
+        watch: Any = None,
+        language: str = "en",
     ) -> None:
         if not rows:
             raise DataError("there are no captions to evaluate on; --split names their split")
@@ -145,6 +151,7 @@ class Evaluation:
         self._ids = bank.ids
         self._parser = parser
         self._watch = watch
+        self._language = language
         self._parts = {"captions": EvaluatedTexts.of(rows, parser)}
         self.photos = np.unique([image for image, _ in rows])
         self._bootstrap = Bootstrap(self.photos)
@@ -192,7 +199,10 @@ class Evaluation:
             what = "the text" if rows else "the bank for the text: --bank-split names its split"
             raise DataError(f"there is nothing in {what}")
         self._text_photos = np.unique([image for image, _ in rows])
-        words = [[stem_key(word) for word in re.findall(r"[^\W_]+", text)] for _, text in rows]
+        words = [
+            [stem_key(word, self._language) for word in re.findall(r"[^\W_]+", text)]
+            for _, text in rows
+        ]
         self._stems = _holders(rows, words)
         some = int(self._text_photos[0])  # The text has no photo; its rank is not used.
         self._parts["text"] = EvaluatedTexts.of([(some, line) for line in lines], self._parser)
@@ -208,7 +218,9 @@ class Evaluation:
             self._encoded = {}  # The hidden states of two encoders might not fit into memory.
             packed = run.packed()
             for name, texts in self._parts.items():
-                self._encoded[name] = _encode(texts, run.encoder, packed, self._watch)
+                self._encoded[name] = _encode(
+                    texts, run.encoder, packed, self._watch, self._language
+                )
         size = len(self.photos)
         self._bootstrap.fewest = np.inf
         record = {"images": size, "chance": chance(size), **self._figures(run.matcher)}
@@ -309,7 +321,7 @@ class Evaluation:
             parse = texts.parses[row]
             for (start, end), tag in zip(parse.spans, parse.tags, strict=True):
                 if tag == "NOUN" and start in place:
-                    stems.append(stem_key(texts.texts[row][start:end]))
+                    stems.append(stem_key(texts.texts[row][start:end], self._language))
                     held = self._stems.get(stems[-1], set())
                     hits.append(int(top[place[start]]) in held)
                     places.append(place[start])
@@ -415,10 +427,17 @@ def _visual_spans(phrases: Sequence[Any], path: str, line: int) -> Spans:
     return spans
 
 
-def _encode(texts: EvaluatedTexts, encoder: Encoder, packed: PackedEncoder, watch: Any) -> Encoded:
+def _encode(
+    texts: EvaluatedTexts, encoder: Encoder, packed: PackedEncoder, watch: Any, language: str
+) -> Encoded:
     """Read texts with an encoder, and find the word of each token."""
     captions, _ = tokenize_captions(
-        texts.texts, texts.images, encoder.tokenizer, encoder.max_tokens
+        texts.texts,
+        texts.images,
+        encoder.tokenizer,
+        encoder.max_tokens,
+        load_stop_words(language=language),
+        language,
     )
     if not len(captions.images):
         raise DataError("no text holds a token; there is nothing to evaluate")

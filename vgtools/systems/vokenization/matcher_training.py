@@ -66,11 +66,12 @@ def tokenize_captions(
     tokenizer: Any,
     longest: int,
     stop_words: frozenset[str] | None = None,
+    language: str = "en",
 ) -> tuple[MatcherCaptions, dict[str, int]]:
     """Tokenise captions and find their content words.
 
     The image of a caption is its feature row; tokens after the `longest`-th are cut off. Lower-case
-    `stop_words` are not content words; by default our own list.
+    `stop_words` are not content words; by default our own list. Stems follow the language.
 
     Returns:
         The captions that hold a token, and counts of captions: `empty`, which are left out, and
@@ -87,7 +88,8 @@ def tokenize_captions(
         distinct, inverse = np.unique(
             np.column_stack([rows, words])[content], axis=0, return_inverse=True
         )
-        stems = np.array([stem_key(texts[r][a:b]) for r, a, b in distinct.tolist()], object)
+        found = [stem_key(texts[r][a:b], language) for r, a, b in distinct.tolist()]
+        stems = np.array(found, object)
         numbered, number = np.unique(stems.astype(str), return_inverse=True)
         # NumPy 2.0 returns the inverse of rows with two dimensions.
         keys[content] = number[inverse.reshape(-1)]
@@ -611,7 +613,12 @@ def fit(
                 if permuted:
                     images = other_images(images, config["permute_images"]).tolist()
                 captions, left_out[name] = tokenize_captions(
-                    texts, images, encoder.tokenizer, encoder.max_tokens, stop_words
+                    texts,
+                    images,
+                    encoder.tokenizer,
+                    encoder.max_tokens,
+                    stop_words,
+                    config.get("language", "en"),
                 )
                 states = HiddenStates(packed, captions.tokens, budget, watch, cache)
                 data[name] = captions, states

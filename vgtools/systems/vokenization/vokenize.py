@@ -49,6 +49,7 @@ from vgtools.systems.vokenization.states import StateEmbedding, open_states
 from vgtools.text.splits import is_held_out
 from vgtools.text.tokens import (
     Tokens,
+    check_language,
     row_starts,
     split_window,
     tokenize,
@@ -74,6 +75,15 @@ class Matcher:
     reading: Reading | None = None  # how a dual encoder reads tokens
     logits: Logits | None = None  # a dual encoder has them
 
+    @property
+    def language(self) -> str:
+        """The language of its captions, as their stems are; English for a dual encoder.
+
+        Raises:
+            DataError: the run names one that is not known (65).
+        """
+        return language_of(self.info, Path(self.ref) / "run.json")
+
     def calibration(self) -> Probability | None:
         """Return how a relevance becomes a probability, if the matcher has learned it.
 
@@ -92,6 +102,15 @@ class Matcher:
         if self.reading is None:
             return PackedEncoder(self.encoder, self.matcher.config.layers, pack)
         return DualStates(self.encoder, self.reading, sentence, pack)
+
+
+def language_of(info: Mapping[str, Any], file: str | Path) -> str:
+    """Return the language of a matcher's captions; "en" for a dual encoder, which names none.
+
+    Raises:
+        DataError: it is not one of `LANGUAGES` (65).
+    """
+    return check_language(info.get("config", {}).get("language", "en"), file)
 
 
 def open_matcher(
@@ -283,6 +302,7 @@ class Vokenizer:
         self.k = k
         self.min_score = min_score
         self.calibration = matcher.calibration()
+        self.language = matcher.language
         config = self.matcher.matcher.config
         needed = config.level == "sentence" or config.context_weight > 0
         self.encoder = matcher.packed(pack, sentence=needed)
@@ -365,7 +385,8 @@ class Vokenizer:
             rows[places] = found[owner]
             scores[places] = relevance[owner]
         if self.calibration is not None:
-            scores = self.calibration.probability(scores, word_stems(texts, tokens))
+            stems = word_stems(texts, tokens, self.language)
+            scores = self.calibration.probability(scores, stems)
         if self.min_score is not None:
             below = scores < self.min_score
             rows[below] = -1
