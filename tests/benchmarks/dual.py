@@ -4,7 +4,8 @@ Both give the same sentences vokens from a bank of the same size, tokenising and
 included, with one encoder's layers (MiniLM's) and random weights: the trained one with the shape of
 BERT, the untrained one with that of CLIP. A ratio is of tokens per second, the median of rounds of
 which each runs all ways. A word in its template is embedded when it first occurs: `word` knows the
-words, as it does nearly all of a long text; `word, all new` knows none.
+words, as it does nearly all of a long text; `word, all new` knows none (give a --text: the invented
+one has a hundred words).
 
     VG_BENCH_CLOCK=cpu OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/dual.py \\
         [--text FILE] [--sentences 1000] [--images 6000] [--rounds 5]
@@ -92,9 +93,8 @@ def main() -> None:
     bench.report("dual", "trained, tokens/s", fast, **facts)
     for name, took in seconds.items():
         bench.report("dual", f"{name}, tokens/s", ours_count / took, **facts)
-        target = ">= 0.8" if name in readings else None
         ratio = ours_count / took / fast
-        bench.report("dual", f"speed of {name}, to a trained matcher", ratio, target, **facts)
+        bench.report("dual", f"speed of {name}, to a trained matcher", ratio, ">= 0.8", **facts)
 
 
 if __name__ == "__main__":

@@ -162,6 +162,28 @@ def vectors_of(bank: Path, count: int = 12) -> Array:
     return faiss.read_index(str(bank / "own.faiss")).reconstruct_n(0, count)  # type: ignore[no-any-return]
 
 
+def test_the_names_of_one_faiss_file_come_in_several_files(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = faiss.IndexFlatIP(10)
+    index.add(vectors_of(bank))
+    faiss.write_index(index, str(tmp_path / "image.index"))
+    names = (bank / "feats.ids").read_text().split()
+    (tmp_path / "metadata").mkdir()
+    for number, part in enumerate((names[:12], ["more.png"])):
+        table = pa.table({"image_path": part})
+        parquet.write_table(table, tmp_path / f"metadata/metadata_{number}.parquet")
+    out = tmp_path / "vg.faiss"
+    given = [tmp_path / "image.index", "--ids", tmp_path / "metadata"]
+    assert build(bank, out, *given) == 65
+    assert "metadata_1.parquet: 13 ids for 12 rows of " in capsys.readouterr().err
+    for number, part in enumerate((names[:5], names[5:])):
+        table = pa.table({"image_path": part})
+        parquet.write_table(table, tmp_path / f"metadata/metadata_{number}.parquet")
+    assert build(bank, out, *given) == 0
+    assert out.with_suffix(".ids").read_text().split() == names
+
+
 @pytest.mark.parametrize("kind", [faiss.IndexFlatIP, faiss.IndexFlatL2])
 def test_exact_vectors_of_a_faiss_file_are_read(bank: Path, tmp_path: Path, kind: Any) -> None:
     save(tmp_path, vectors_of(bank))
@@ -302,3 +324,84 @@ def test_a_retriever_of_feature_maps_takes_embeddings(bank: Path, tmp_path: Path
     array = np.random.default_rng(0).normal(size=(9, width)).astype(np.float32)
     assert build(tmp_path, tmp_path / "vg.faiss", *save(tmp_path, array)) == 0
     assert len(rows(bank, "retrieve", tmp_path / "vg.faiss").splitlines()) == 4
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An empty store in memory, and an empty cache of the copies of its objects."""
+    import fsspec
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    return system
+
+
+@pytest.mark.parametrize("place", ["memory://bank/", "file"])
+def test_a_folder_of_clip_retrieval_at_a_url_is_the_folder(
+    bank: Path, tmp_path: Path, store: Any, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = np.load(bank / "feats.npy")
+    folder = tmp_path / "bank"
+    (folder / "img_emb").mkdir(parents=True)
+    (folder / "metadata").mkdir()
+    for number, first, end in ((2, 0, 5), (10, 5, 12)):
+        np.save(folder / f"img_emb/img_emb_{number}.npy", own[first:end])
+        names = [f"{row:02}.png" for row in range(first, end)]
+        table = pa.table({"image_path": names})
+        parquet.write_table(table, folder / f"metadata/metadata_{number}.parquet")
+    url = f"{folder.as_uri()}/" if place == "file" else place
+    if place != "file":
+        store.put(f"{folder}/", "/bank/", recursive=True)
+    out = tmp_path / "vg.faiss"
+
+    def call(emb: str, *more: str) -> int:
+        return run(["build-index", "--emb", emb, *more, *model(bank, str(out))])
+
+    assert call(url) == 0
+    assert out.read_bytes() == (bank / "own.faiss").read_bytes()
+    assert out.with_suffix(".ids").read_text() == (bank / "feats.ids").read_text()
+    assert manifest(out)["inputs"][0] == {"path": f"{url}img_emb/img_emb_2.npy"}
+    # Each file may also be named by itself.
+    (tmp_path / "x.txt").write_text((bank / "feats.ids").read_text())
+    (folder / "x.npy").write_bytes((bank / "feats.npy").read_bytes())
+    store.put(f"{folder}/x.npy", "/bank/x.npy")
+    store.put(f"{tmp_path}/x.txt", "/bank/x.txt")
+    assert call(f"{url}x.npy") == 2
+    assert "needs --ids" in capsys.readouterr().err
+    assert call(f"{url}x.npy", "--ids", "memory://bank/x.txt", "--restart") == 0
+    assert out.read_bytes() == (bank / "own.faiss").read_bytes()
+    # An object that has changed since is fetched again.
+    store.pipe_file("/bank/x.txt", b"".join(b"other%d\n" % row for row in range(12)))
+    assert call(f"{url}x.npy", "--ids", "memory://bank/x.txt") == 0
+    assert out.with_suffix(".ids").read_text().startswith("other0\n")
+
+
+def test_a_url_that_holds_no_bank_is_named_with_the_way_out(
+    bank: Path, tmp_path: Path, store: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "vg.faiss"
+    buffer = tmp_path / "x.npy"
+    np.save(buffer, damaged(7, np.nan))
+    store.put(str(buffer), "/bank/x.npy")
+    store.pipe_file("/bank/cut.npy", buffer.read_bytes()[:300])
+    store.pipe_file("/bank/page", b"<!DOCTYPE html>")
+    store.pipe_file("/bank/image.index", b"IxFI" + bytes(40))
+    store.pipe_file("/bank/x.txt", b"".join(b"%02d.png\n" % row for row in range(12)))
+    store.pipe_file("/bank/twice.txt", b"a\na\n")
+    names = ["--ids", "memory://bank/x.txt"]
+    for emb, more, code, message in (
+        ("x.npy", names, 65, "memory://bank/x.npy: row 7 (07.png) is NaN"),
+        ("x.npy", ["--ids", "memory://bank/twice.txt"], 65, "memory://bank/twice.txt:2: duplicate"),
+        ("cut.npy", names, 65, "memory://bank/cut.npy: "),
+        ("page", names, 65, "memory://bank/page: is a page of a web server"),
+        ("image.index", names, 65, "memory://bank/image.index: is not a readable faiss index"),
+        ("missing.npy", names, 66, "memory://bank/missing.npy: does not exist"),
+        ("", [], 66, "memory://bank/: holds no img_emb_0.npy"),
+        ("none/", [], 66, "memory://bank/none/: holds no img_emb_0.npy"),
+    ):
+        given = ["build-index", "--emb", f"memory://bank/{emb}", *more]
+        assert run([*given, *model(bank, str(out))]) == code, emb
+        assert message in capsys.readouterr().err
+    assert not out.exists()

@@ -72,11 +72,21 @@ def test_the_flag_is_of_one_command_line(capfd: pytest.CaptureFixture[str]) -> N
     assert "it connects" in capfd.readouterr().err
 
 
+class Answer(Exception):
+    """An answer of a web server as aiohttp raises it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"{status}, message='…'")
+        self.status = status
+
+
 @pytest.mark.parametrize(
     ("cause", "code", "why"),
     [
         (None, Exit.NO_INPUT, "does not exist"),
         (FileNotFoundError("404"), Exit.NO_INPUT, "does not exist"),
+        (Answer(404), Exit.NO_INPUT, "does not exist"),
+        (Answer(503), Exit.UNAVAILABLE, "503"),
         (ConnectionRefusedError("Cannot connect to host"), Exit.UNAVAILABLE, "Cannot connect"),
     ],
 )

@@ -69,6 +69,47 @@ def test_texts_have_the_features_of_transformers(folder: Path) -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("kind", ["clip", "metaclip_2"])
+@pytest.mark.parametrize("template", ["a photo of a ", ""])
+def test_packed_texts_are_those_of_the_models_own_forward(
+    tmp_path: Path, kind: str, template: str
+) -> None:
+    texts = load_dual(str(save_dual(tmp_path / kind, kind))).texts
+    model = texts.model.double()
+    shared = len(texts.tokenizer.encode(template, add_special_tokens=False).ids)
+    words = ["e", "t", "the the", "th o", "the o the"]
+    rows = [texts.tokenizer.encode(template + word).ids[: texts.max_tokens] for word in words]
+    rows = sorted(rows, key=len)
+    shared += len(texts.prefix) if template else 0
+    sizes = [len(row) for row in rows]
+    runs = [(sizes.count(size), size) for size in sorted(set(sizes))]
+    flat = np.concatenate(rows)
+    places = torch.from_numpy(np.concatenate([np.arange(size) for size in sizes]))
+    ends = np.cumsum(sizes) - 1
+    assert model.can_pack(flat, ends)
+    given = (torch.from_numpy(flat), places, runs, shared)
+    found = model.packed(*given)
+    at = 0
+    for row, last in zip(rows, model.packed(*given, whole=True), strict=True):
+        tokens, whole = model(torch.tensor([row]))
+        # Computed in float64 and then rounded: equal up to a unit of float32.
+        assert torch.allclose(found[at : at + len(row) - shared], tokens[0, shared:], atol=2e-7)
+        assert torch.allclose(last, whole[0], atol=2e-7)
+        at += len(row) - shared
+    assert at == len(found)
+    # transformers reads a text from the first mark of its end, wherever that is.
+    flat[1] = flat[ends[0]]
+    assert not model.can_pack(flat, ends)
+
+
+def test_only_causal_models_are_packed(folder: Path) -> None:
+    texts = load_dual(str(folder)).texts
+    ids = np.array([*texts.prefix, 5, *texts.suffix])
+    packs = texts.model.can_pack(ids, np.array([len(ids) - 1]))
+    assert packs == (folder.name in ("clip", "metaclip_2"))
+
+
+@torch.inference_mode()
 def test_pictures_have_the_features_of_transformers(folder: Path) -> None:
     picture = Image.fromarray(drawing(40, 61))
     processor = AutoImageProcessor.from_pretrained(folder, backend="pil")

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import orjson
 
 from vgtools.io import own
-from vgtools.io.errors import DataError, Exit
+from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.forms import is_name
 from vgtools.io.names import file_of, is_url, split_table
 
@@ -31,6 +31,7 @@ _AHEAD = 1 << 22  # bytes fetched beyond those that are read
 _ASKED = 16  # objects that a store is asked about at a time
 # Facts by which a change of an object shows, by the names that stores have for them.
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "last_modified", "mtime")
+_GONE = (404, 410)  # status of a web server
 _BRACED = 1_000_000  # files of one range
 
 
@@ -61,7 +62,8 @@ def _about(url: str) -> Iterator[None]:
     except Exception as error:  # each store has its own; none of them is vg's
         if isinstance(error, FileNotFoundError):
             # So fsspec calls whatever ends the first question to a web server.
-            if isinstance(error.__cause__, FileNotFoundError | None):
+            known = isinstance(error.__cause__, FileNotFoundError | None)
+            if known or getattr(error.__cause__, "status", None) in _GONE:
                 what = "its bucket does not exist" if "bucket" in str(error) else "does not exist"
                 raise DataError(what, url, code=Exit.NO_INPUT) from None
             error = cast(Exception, error.__cause__)
@@ -280,6 +282,40 @@ def sizes(folder: str) -> dict[str, int]:
         }
 
 
+def is_folder(path: str) -> bool:
+    """Return whether there is a folder, here or at a URL; a web server has one where it ends in /.
+
+    Raises:
+        DataError: as `facts`.
+    """
+    if not is_url(path):
+        return os.path.isdir(path)
+    with _about(path):
+        system, inner = _system(path)
+        return path.endswith("/") or system.info(inner)["type"] == "directory"
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names of what is directly in a folder, here or at a URL; none if it is not there.
+
+    Raises:
+        DataError: as `facts`.
+    """
+    if not is_url(folder):
+        with file_errors(folder, reading=True):
+            return os.listdir(folder) if os.path.isdir(folder) else []
+    with _about(folder):
+        system, path = _system(f"{folder.rstrip('/')}/")
+        try:
+            return [name.rstrip("/").rpartition("/")[2] for name in system.ls(path, detail=False)]
+        except NotADirectoryError:
+            return []
+        except FileNotFoundError as error:
+            if not isinstance(error.__cause__, FileNotFoundError | None):
+                raise
+            return []
+
+
 def create(url: str, data: bytes) -> bool:
     """Write a small object unless there is one of this name; return whether it was written."""
     with _about(url):
@@ -359,6 +395,23 @@ def local(path: str) -> str:
     return str(fetch(path)) if is_url(path) else path
 
 
+@contextlib.contextmanager
+def fetched(name: str) -> Iterator[str]:
+    """Yield where a file is on this machine, with the columns of a table: at a URL, of a copy.
+
+    Raises:
+        DataError: the block's error, about the URL in the place of the copy; or as `facts`.
+    """
+    file, columns = split_table(name)
+    place = local(file) + (f"#{columns}" if columns else "")
+    try:
+        yield place
+    except DataError as error:
+        if error.file is None or str(error.file) not in (place, local(file)):
+            raise
+        raise DataError(error.why, name, error.line, error.code) from None
+
+
 def _files(system: Any, path: str) -> dict[str, Any]:
     """Return the store's facts about the files of an artifact, by their paths."""
     manifest = f"{path[: -len(os.path.splitext(path)[1]) or None]}.json"
@@ -387,6 +440,6 @@ def _download(system: Any, path: str, found: dict[str, Any], place: Path) -> Non
         file = place / inner
         file.parent.mkdir(parents=True, exist_ok=True)
         system.get_file(name, str(file))
-        size = int(facts["size"])
-        if os.path.getsize(file) != size:
+        size = facts["size"]  # a web server may not tell it
+        if size is not None and os.path.getsize(file) != int(size):
             raise OSError(f"{name} is {size} bytes, {os.path.getsize(file)} arrived")

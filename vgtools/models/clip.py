@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
@@ -27,6 +28,7 @@ from vgtools.io.files import read_json
 from vgtools.models.describe import CLIP
 from vgtools.models.encoder import Encoder, as_encoder, check_layers
 from vgtools.models.masked_lm import check_sizes
+from vgtools.models.packed import TILE
 from vgtools.models.products import quicken
 from vgtools.models.references import (
     ENCODER_FILES,
@@ -320,3 +322,101 @@ def block_states(model: Any, blocks: Tensor, lengths: Tensor) -> tuple[Tensor, T
 def _real(lengths: Tensor, longest: int) -> Tensor:
     """Return (…, longest) bool, True at the first places of each row, (…,) lengths of them."""
     return torch.arange(longest, device=lengths.device) < lengths[..., None]
+
+
+# ------------------------------------------------------------------------------------------ packed
+
+
+def packed_states(
+    tower: Any,
+    ids: Tensor,
+    positions: Tensor,
+    runs: Sequence[tuple[int, int]],
+    shared: int = 0,
+    last: bool = False,
+) -> Tensor:
+    """Return the states of texts without padding, after the last norm: (T, H), or (B, H).
+
+    A token does not see those after it. So tokens that all texts share at their start are computed
+    once, and where the last token of each text is enough, the last layer computes no other.
+
+    Args:
+        tower: the text tower of a CLIP or a MetaCLIP, as transformers has it.
+        ids: (T,) tokens of the texts, one after another, special tokens included.
+        positions: (T,) of each token in its text.
+        runs: how many texts follow one another with the same number of tokens, and this number.
+        shared: tokens at the start of all texts that are the same, fewer than any text has. Their
+            states are not returned.
+        last: return the state of the last token of each text alone.
+    """
+    table = tower.embeddings
+    x = table.token_embedding(ids) + table.position_embedding(positions)
+    start = x[:shared]
+    x = x[positions >= shared]
+    runs = [(count, length - shared) for count, length in runs]
+    lengths = torch.tensor([length for count, length in runs for _ in range(count)])
+    layers = tower.encoder.layers
+    for layer in layers:
+        before = None
+        if shared:
+            start, before = _layer(layer, start, [(1, shared)])
+        chosen = (lengths.cumsum(0) - 1).to(x.device) if last and layer is layers[-1] else None
+        x, _ = _layer(layer, x, runs, before, chosen)
+    states: Tensor = tower.final_layer_norm(x)
+    return states
+
+
+def _layer(
+    layer: Any,
+    x: Tensor,
+    runs: Sequence[tuple[int, int]],
+    before: Sequence[Tensor] | None = None,
+    chosen: Tensor | None = None,
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """Return the states of packed texts after a layer, and the keys and values of the first run.
+
+    Args:
+        layer: of transformers' CLIP.
+        x: (T, H) states before it.
+        runs: as for `packed_states`.
+        before: keys and values of tokens before each text, (1, heads, s, d).
+        chosen: (B,) the last token of each text, which alone is computed; None: all of them.
+    """
+    attention = layer.self_attn
+    inner = layer.layer_norm1(x)
+    seen = [in_tiles(project, inner) for project in (attention.k_proj, attention.v_proj)]
+    if chosen is not None:
+        x = x[chosen]
+        inner = inner[chosen]
+    queries = in_tiles(attention.q_proj, inner)
+    context = torch.empty_like(x)
+    first: list[Tensor] = []
+    at = row = 0
+    for count, length in runs:
+        own = [_heads(layer, part[at : at + count * length], count) for part in seen]
+        first = first or own
+        if before is not None:
+            pairs = zip(before, own, strict=True)
+            own = [torch.cat([old.expand(count, -1, -1, -1), new], 2) for old, new in pairs]
+        end = row + (count * length if chosen is None else count)
+        asked = _heads(layer, queries[row:end], count)
+        keys, values = own
+        size = (asked.shape[2], keys.shape[2])
+        mask = torch.ones(size, dtype=torch.bool, device=x.device).tril(size[1] - size[0])
+        mixed = F.scaled_dot_product_attention(asked, keys, values, mask)
+        context[row:end] = mixed.transpose(1, 2).reshape(end - row, -1)
+        at += count * length
+        row = end
+    x = x + in_tiles(attention.out_proj, context)
+    return x + in_tiles(layer.mlp, layer.layer_norm2(x)), first
+
+
+def _heads(layer: Any, rows: Tensor, count: int) -> Tensor:
+    """Return (count, heads, t, d) of the rows of `count` texts, (count * t, H)."""
+    return rows.view(count, -1, layer.self_attn.num_heads, layer.self_attn.head_dim).transpose(1, 2)
+
+
+def in_tiles(function: Any, rows: Tensor) -> Tensor:
+    """Return a function of (n, H) rows, computed over whole tiles of them; see `TILE`."""
+    found: Tensor = function(F.pad(rows, (0, 0, 0, -len(rows) % TILE)))[: len(rows)]
+    return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +25,8 @@ from torch.nn import functional as F
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, read_json
-from vgtools.models.clip import load_teacher
+from vgtools.models.clip import in_tiles, load_teacher, packed_states
+from vgtools.models.describe import CLIP
 from vgtools.models.encoder import (
     TEXT_SIDES,
     TOKENIZER_CONFIG,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 KINDS = tuple(TEXT_SIDES)  # transformers' model types
+_CAUSAL = (*CLIP, "metaclip_2")
 RUN = "clip"  # kind of the runs of vg pretrain clip
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 MOST_SCALE = 100.0  # factor of cosines; Radford et al. 2021 (CLIP), section 2.5
@@ -255,6 +257,48 @@ class DualTexts(nn.Module):
         project = getattr(self.model, "text_projection", None) or self.model.text_model.head
         tokens = project(out.last_hidden_state[:, first : first + size])
         return F.normalize(tokens.float(), dim=-1), F.normalize(whole.float(), dim=-1)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a token sees only those before it."""
+        return self.model.config.model_type in _CAUSAL
+
+    def can_pack(self, ids: Array, ends: Array) -> bool:
+        """Return whether `packed` gives the embeddings of `forward`: a CLIP's, of usual texts.
+
+        A text that names the mark of its end is read from there.
+
+        Args:
+            ids: (T,) tokens of the texts, one after another, special tokens included.
+            ends: (B,) the last token of each.
+        """
+        if not self.is_causal:
+            return False
+        mark = self.config.eos_token_id
+        # transformers' CLIP takes a 2, which old configurations have, for the highest id.
+        highest = mark == 2 and self.model.config.model_type in CLIP
+        marks = ids >= ids[ends].min() if highest else ids == mark
+        return bool(marks[ends].all()) and int(marks.sum()) == len(ends)
+
+    def packed(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        runs: Sequence[tuple[int, int]],
+        shared: int = 0,
+        whole: bool = False,
+    ) -> Tensor:
+        """Return the unit vectors of texts without padding: of their tokens, (T, E).
+
+        Args:
+            ids: (T,), as the next two for `packed_states`.
+            positions: (T,).
+            runs: (count, length) of texts of one length.
+            shared: tokens at the start of all texts that are the same; they are left out.
+            whole: return those of the texts, (B, E), which are their last tokens' own.
+        """
+        states = packed_states(self.model.text_model, ids, positions, runs, shared, whole)
+        return F.normalize(in_tiles(self.model.text_projection, states).float(), dim=-1)
 
 
 def _text_side(model: DualTexts, tokenizer: Tokenizer, ref: str, sha256: str) -> Encoder:

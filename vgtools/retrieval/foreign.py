@@ -22,6 +22,7 @@ from vgtools.io.artifact import LARGEST, Features
 from vgtools.io.errors import DataError, Exit, amount, file_errors
 from vgtools.io.files import open_npy
 from vgtools.io.names import id_fault, is_jsonl, is_table
+from vgtools.io.remote import fetched, is_folder, names_in
 from vgtools.io.streams import read_jsonl, read_lines, require
 from vgtools.retrieval.build import NPROBE
 from vgtools.retrieval.index import flat_vectors, read_faiss, reason
@@ -42,12 +43,17 @@ def foreign_files(embeddings: str, ids: str | None) -> Foreign:
     """Return the files of embeddings, of clip-retrieval's folders in the order of their numbers.
 
     Args:
-        embeddings: a file, or a folder with `img_emb_N.npy` or `img_emb/img_emb_N.npy`.
+        embeddings: a file, or a folder with `img_emb_N.npy` or `img_emb/img_emb_N.npy`; either may
+            be at a URL.
         ids: a file, or a folder with `metadata_N.parquet`; by default the folder of the embeddings.
 
     Raises:
-        DataError: no such file in a folder (66), or a number without its other file (65).
+        DataError: no such file in a folder (66), or a number without its other file (65); or a URL
+            cannot be reached (66, 69).
     """
+    if ids is None and not is_folder(embeddings):
+        why = "--emb needs --ids, the names of its images, or FEATS; a folder at a URL ends in /"
+        raise DataError(why, embeddings, code=Exit.USAGE)
     ids = ids or embeddings
     numbers, files = _numbered(embeddings, "img_emb", ".npy")
     rows, tables = _numbered(ids, "metadata", ".parquet")
@@ -61,11 +67,10 @@ def foreign_files(embeddings: str, ids: str | None) -> Foreign:
 
 def _numbered(place: str, stem: str, suffix: str) -> tuple[list[int], list[str]]:
     """Return the numbers and the files of a folder of clip-retrieval; a file as it is."""
-    if not os.path.isdir(place):
+    if not is_folder(place):
         return [], [place]
     for folder in (os.path.join(place, stem), place):
-        with file_errors(place, reading=True):
-            names = os.listdir(folder) if os.path.isdir(folder) else []
+        names = names_in(folder)
         form = re.compile(rf"{stem}_([0-9]+){re.escape(suffix)}")
         found = sorted((int(match[1]), match[0]) for match in map(form.fullmatch, names) if match)
         if found:
@@ -172,7 +177,7 @@ class Embeddings(Features):
                 f"holds vectors of length {np.median(lengths):.2g}, expected 1: its search prefers"
             )
             raise DataError(f"{why} long ones; give the embeddings themselves, as .npy", path)
-        with file_errors(path, reading=True), open(path, "rb") as file:
+        with fetched(path) as place, file_errors(place, reading=True), open(place, "rb") as file:
             while data := file.read(_COPIED):
                 write(data)
         lists = getattr(self.index, "nlist", None)
@@ -196,16 +201,20 @@ def open_embeddings(foreign: Foreign, manifest: dict[str, Any]) -> Embeddings:
             of rows, or a duplicate id: file and row are named (65).
     """
     files = foreign.embeddings
-    with file_errors(files[0], reading=True), open(files[0], "rb") as stream:
-        is_npy = stream.read(6) == b"\x93NUMPY" or len(files) > 1 or files[0].endswith(".npy")
+    with fetched(files[0]) as place, file_errors(place, reading=True), open(place, "rb") as stream:
+        magic = stream.read(6)
+    if magic.lstrip().startswith(b"<"):
+        why = "is a page of a web server, expected .npy or a faiss index; a folder ends in /"
+        raise DataError(why, files[0])
     opened: dict[str, Any] = {}
-    if is_npy:
-        arrays = [open_npy(file, 2) for file in files]
+    if magic == b"\x93NUMPY" or len(files) > 1 or files[0].endswith(".npy"):
+        arrays = [*map(_open_array, files)]
         _check_kind(arrays, files)
         array = stacked([part for part in arrays if len(part)] or arrays[:1])
         sizes = [len(part) for part in arrays]
     else:
-        index, exact = _open_index(files[0])
+        with fetched(files[0]) as place:
+            index, exact = _open_index(place)
         shape = (index.ntotal, index.d)
         array = flat_vectors(index) if exact else np.broadcast_to(np.float32(0), shape)
         sizes = [index.ntotal]
@@ -215,6 +224,11 @@ def open_embeddings(foreign: Foreign, manifest: dict[str, Any]) -> Embeddings:
         raise DataError("holds no embedding", files[0])
     ids = _ids(foreign, sizes)
     return Embeddings(array, ids, manifest, [*zip(files, ends, strict=True)], **opened)
+
+
+def _open_array(file: str) -> Array:
+    with fetched(file) as place:
+        return open_npy(place, 2)
 
 
 def _check_kind(arrays: Sequence[Array], files: Sequence[str]) -> None:
@@ -275,20 +289,24 @@ def _ids(foreign: Foreign, sizes: Sequence[int]) -> list[str]:
     seen = dict[str, tuple[int, int]]()  # id -> file, and its row there
     counts = list[int]()
     for number, file in enumerate(foreign.ids):
-        for row, image in _named(file):
-            fault = id_fault(image)
-            if fault:
-                raise DataError(f"{image!r:.80}: {fault}", file, row)
-            other, first = seen.setdefault(image, (number, row))
-            if (other, first) != (number, row):
-                why = f"duplicate id {image!r:.80} (first in row {first} of {foreign.ids[other]})"
-                raise DataError(why, file, row)
+        with fetched(file) as place:
+            for row, image in _named(place):
+                fault = id_fault(image)
+                if fault:
+                    raise DataError(f"{image!r:.80}: {fault}", file, row)
+                other, first = seen.setdefault(image, (number, row))
+                if (other, first) != (number, row):
+                    why = f"duplicate id {image!r:.80} (first in row {first} of"
+                    raise DataError(f"{why} {foreign.ids[other]})", file, row)
         counts.append(len(seen) - sum(counts))
     files = foreign.embeddings
-    if len(files) != len(counts):  # one list for all files
+    names = foreign.ids
+    if len(files) != len(names):  # one list for all files, or several for one
         sizes = [sum(sizes)]
-        files = [f"all {amount(len(files), 'file')}"]
-    for file, size, ids, count in zip(files, sizes, foreign.ids, counts, strict=True):
+        counts = [sum(counts)]
+        files = files if len(files) == 1 else [f"all {len(files):,} files"]
+        names = names[-1:]
+    for file, size, ids, count in zip(files, sizes, names, counts, strict=True):
         if size != count:
             why = f"{amount(count, 'id')} for {amount(size, 'row')} of {file}; row"
             raise DataError(f"{why} {min(size, count) + 1} is the first without the other", ids)

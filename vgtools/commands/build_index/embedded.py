@@ -13,11 +13,12 @@ from vgtools.commands.build_index.messages import say
 from vgtools.commands.options import Runtime, note, refuse_if
 from vgtools.images.rights import count_licenses, read_rights, rights_file
 from vgtools.io.errors import DataError, amount, file_errors
-from vgtools.io.files import dumps
+from vgtools.io.files import digest_of, dumps
 from vgtools.io.inputs import Inputs
-from vgtools.io.names import is_jsonl, is_table, seen_from
+from vgtools.io.names import is_jsonl, is_table, is_url, seen_from
 from vgtools.io.output import Output
 from vgtools.io.process import Progress
+from vgtools.io.remote import fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -159,7 +160,9 @@ def _open_bank(
     if feats is None:
         files = retrieval.foreign_files(str(keys.emb), keys.ids)
         inputs = Inputs([*files.embeddings, *files.ids, *listed])
-        hashes = {Path(name).name: inputs.sha256(name) for name in files.embeddings}
+        # The entries of inputs at URLs have no hash.
+        hashed = [*files.embeddings, *filter(is_url, files.ids)]
+        hashes = {Path(name).name: inputs.sha256(name) or _hash(name) for name in hashed}
         source = retrieval.open_embeddings(files, {"backbone": None, "files": hashes})
         listed = listed or [name for name in files.ids if is_table(name) or is_jsonl(name)]
     else:
@@ -170,6 +173,11 @@ def _open_bank(
     system = matcher_system(str(keys.matcher))
     bank: EmbeddedBank = system.open_bank(keys.matcher, source, runtime.device, runtime.offline)
     return bank, inputs, rights
+
+
+def _hash(url: str) -> str:
+    with fetched(url) as place:
+        return digest_of(place)
 
 
 def named_files(output: str) -> list[str]:

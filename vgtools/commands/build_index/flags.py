@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 
@@ -122,8 +121,6 @@ class Keys:
         foreign = source is None and self.emb is not None
         refuse_if(source is None and not foreign, "FEATS", "is missing")
         refuse_if(self.ids and not foreign, "--ids", "names the images of --emb, without FEATS")
-        alone = foreign and not self.ids and not os.path.isdir(str(self.emb))
-        refuse_if(alone, "--emb", "needs --ids, the names of its images, or FEATS")
         one = [self.matcher, self.vectors, self.keywords].count(None) == 2
         refuse_if(not one, None, "exactly one of --matcher, --vectors and --keywords is required")
         suffix = ".faiss" if self.keywords is None else ".jsonl"

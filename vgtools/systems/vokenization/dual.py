@@ -130,8 +130,10 @@ class DualStates(PackedEncoder):
         pack: int | None = None,
     ) -> None:
         super().__init__(dataclasses.replace(encoder, layers=_PARTS), _PARTS, pack)
+        self.packed = True
         self._runs_sentences = sentence or reading == "state"
         self._by_word = reading == "word"
+        self._shared = 0  # tokens at the start of all texts that are computed once
         if self._by_word:
             self._vocabulary = _Vocabulary.of(encoder.tokenizer)
             # A Chinese model has not learned an English template.
@@ -172,6 +174,23 @@ class DualStates(PackedEncoder):
             sizes = ((count, width), (len(part), width))
             yield Hidden(part, *(torch.zeros(size, device=self.device) for size in sizes))
 
+    def _fit(self, totals: Array) -> int:
+        return super()._fit(totals - self._shared)
+
+    def _forward(self, tokens: Array, position: Array, runs: list[tuple[int, int]]) -> list[Tensor]:
+        model = self.encoder.model
+        counts, sizes = np.array(runs).T
+        lengths = np.repeat(sizes, counts)
+        if not model.can_pack(tokens, lengths.cumsum() - 1):
+            return self._model_forward(tokens, runs)
+        both = torch.from_numpy(np.stack([tokens, position])).to(self.device, non_blocking=True)
+        # A word's own part is filled in later: whole texts are enough.
+        found = model.packed(*both, runs, self._shared, self._by_word)
+        tokens_of = torch.from_numpy(lengths).to(self.device)
+        ends = tokens_of.cumsum(0) - 1
+        whole = (found if self._by_word else found[ends]).repeat_interleave(tokens_of, 0)
+        return [whole if self._by_word else found, whole]
+
     def _outputs(self, batch: Tensor) -> Sequence[Tensor]:
         own, whole = self.encoder.model(batch)
         return own, whole[:, None].expand_as(own)
@@ -195,9 +214,14 @@ class DualStates(PackedEncoder):
         lengths = np.array([len(text) for text in texts])
         flat = np.array([i for text in texts for i in text], np.int32)
         found = self._table.new_empty(len(words), self.encoder.width)
-        for hidden in super().__call__(flat, np.cumsum(lengths) - lengths, lengths):
-            rows = torch.from_numpy(hidden.segments).to(self.device)
-            found[rows] = hidden.first[:, self.encoder.width :].to(found.dtype)
+        if self.encoder.model.is_causal:
+            self._shared = len(self.encoder.prefix) + min(len(self._template), room)
+        try:
+            for hidden in super().__call__(flat, np.cumsum(lengths) - lengths, lengths):
+                rows = torch.from_numpy(hidden.segments).to(self.device)
+                found[rows] = hidden.first[:, self.encoder.width :].to(found.dtype)
+        finally:
+            self._shared = 0
         return found
 
 
