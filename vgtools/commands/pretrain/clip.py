@@ -111,7 +111,7 @@ def clip(
 
     The run directory holds encoder/ (a CLIPTextModelWithProjection with its tokenizer, as
     transformers saves it), clip.safetensors (the network over image features), run.json and
-    metrics.jsonl. vg pretrain xdbert --teacher and vg finetune take it.
+    metrics.jsonl. vg pretrain xdbert --teacher, vg finetune and vg build-index --matcher take it.
 
     Examples:
 
