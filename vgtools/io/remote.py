@@ -296,7 +296,7 @@ def is_folder(path: str) -> bool:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names of what is directly in a folder, here or at a URL; none if it is not there.
+    """Return the names directly in a folder, here or at a URL; none if it does not exist.
 
     Raises:
         DataError: as `facts`.
@@ -440,6 +440,6 @@ def _download(system: Any, path: str, found: dict[str, Any], place: Path) -> Non
         file = place / inner
         file.parent.mkdir(parents=True, exist_ok=True)
         system.get_file(name, str(file))
-        size = facts["size"]  # a web server may not tell it
+        size = facts["size"]  # unknown to some web servers
         if size is not None and os.path.getsize(file) != int(size):
             raise OSError(f"{name} is {size} bytes, {os.path.getsize(file)} arrived")

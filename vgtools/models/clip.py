@@ -376,7 +376,7 @@ def _layer(
     """Return the states of packed texts after a layer, and the keys and values of the first run.
 
     Args:
-        layer: of transformers' CLIP.
+        layer: a layer of transformers' CLIP.
         x: (T, H) states before it.
         runs: as for `packed_states`.
         before: keys and values of tokens before each text, (1, heads, s, d).

@@ -288,14 +288,14 @@ class DualTexts(nn.Module):
         shared: int = 0,
         whole: bool = False,
     ) -> Tensor:
-        """Return the unit vectors of texts without padding: of their tokens, (T, E).
+        """Return the unit vectors of texts without padding, one per token, (T, E).
 
         Args:
             ids: (T,), as the next two for `packed_states`.
             positions: (T,).
             runs: (count, length) of texts of one length.
             shared: tokens at the start of all texts that are the same; they are left out.
-            whole: return those of the texts, (B, E), which are their last tokens' own.
+            whole: one per text, (B, E): its last token's.
         """
         states = packed_states(self.model.text_model, ids, positions, runs, shared, whole)
         return F.normalize(in_tiles(self.model.text_projection, states).float(), dim=-1)
