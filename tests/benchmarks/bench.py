@@ -5,19 +5,29 @@ from __future__ import annotations
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+# Libraries read these when they are imported. Processor time of one thread can be compared on a
+# busy machine, and large pages are what commands have.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "THP_MEM_ALLOC_ENABLE"):
+    os.environ.setdefault(name, "1")
 
-# On a busy machine seconds of processor time say more: VG_BENCH_CLOCK=cpu OMP_NUM_THREADS=1
-# OPENBLAS_NUM_THREADS=1.
-CLOCK = "cpu" if os.environ.get("VG_BENCH_CLOCK") == "cpu" else "wall"
-clock = time.process_time if CLOCK == "cpu" else time.perf_counter
+import numpy as np  # noqa: E402 - after the settings
+
+if TYPE_CHECKING:
+    import torch
+
+
+def clock() -> float:
+    """Return the seconds of processor time of this process, and of its children that ended."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(x.ru_utime + x.ru_stime for x in used)
 
 
 def sentences(path: str | None, count: int) -> list[str]:
@@ -72,7 +82,7 @@ def machine() -> dict[str, Any]:
         "machine": model,
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
-        "clock": CLOCK,
+        "clock": "cpu",
     }
 
 
@@ -94,13 +104,48 @@ def report(
     print(json.dumps(row | facts), flush=True)
 
 
-def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def best_product(
+    shapes: Iterable[tuple[int, int, int]], device: torch.device, dtype: torch.dtype, turns: int = 6
+) -> dict[tuple[int, int, int], float]:
+    """Return the FLOP/s of products of (M, K) and (K, N), by the fastest library of the machine.
+
+    On a CPU those are torch's own, oneDNN and numpy's, whether or not commands use them.
+    """
+    import torch
+
+    now = time.perf_counter if device.type == "cuda" else clock
+    rates = dict[tuple[int, int, int], float]()
+    for m, k, n in shapes:
+        a, b = (torch.randn(x, y, device=device, dtype=dtype) for x, y in ((m, k), (n, k)))
+        out = torch.empty(m, n, device=device, dtype=dtype)
+        ways: list[Callable[[], object]] = [lambda a=a, b=b, out=out: torch.mm(a, b.T, out=out)]
+        if device.type == "cpu" and dtype == torch.float32:
+            arrays = a.numpy(), b.T.numpy(), out.numpy()
+            ways.append(lambda x=arrays: np.matmul(x[0], x[1], out=x[2]))
+            operation = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+            if operation is not None:
+                ways.append(lambda a=a, b=b, f=operation: f(a, b, None, "none", [], ""))
+        seconds = []
+        for _ in range(turns):
+            for way in ways:
+                start = now()
+                way()
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
+                seconds.append(now() - start)
+        rates[m, k, n] = 2 * m * k * n / min(seconds)
+    return rates
+
+
+def in_turns(
+    ways: Mapping[str, Callable[[], object]], rounds: int, now: Callable[[], float] = clock
+) -> dict[str, float]:
     """Return the median seconds of each way, all ways run in turns after one warm-up each."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds + 1):
         for name, way in ways.items():
-            start = clock()
+            start = now()
             way()
             if turn:
-                seconds[name].append(clock() - start)
+                seconds[name].append(now() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}

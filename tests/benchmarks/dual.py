@@ -7,7 +7,7 @@ which each runs all ways. A word in its template is embedded when it first occur
 words, as it does nearly all of a long text; `word, all new` knows none (give a --text: the invented
 one has a hundred words).
 
-    VG_BENCH_CLOCK=cpu OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/dual.py \\
+    python tests/benchmarks/dual.py \\
         [--text FILE] [--sentences 1000] [--images 6000] [--rounds 5]
 """
 

@@ -158,6 +158,22 @@ def own_steps(names: tuple[str, ...], batches: Any, number: int) -> list[float]:
     return [b - a for a, b in pairwise(ends[:-1])]  # the last record is of the epoch
 
 
+def products(count: int, batch: Any, joint: bool) -> float:
+    """Return the seconds of a step's products by the fastest library: layers, heads, attention."""
+    width, layers = 512, 6
+    tokens, masked = 128 * count, len(batch.tokens)
+    square, long = (tokens, width, width), (tokens, width, 4 * width)
+    inner = (128, 64, 128)  # of a head's attention
+    heads = [(masked, width, width), (masked, width, VOCABULARY)]
+    if joint:
+        heads += [(len(batch.vokens), width, width), (len(batch.vokens), width, VOKENS)]
+    parts = [*[square] * 4 * layers, *[long] * 2 * layers, *heads]
+    rates = bench.best_product({*parts, inner}, torch.device("cpu"), torch.float32)
+    seconds = sum(2 * m * k * n / rates[m, k, n] for m, k, n in parts)
+    attention = 2 * layers * count * width // 64 * 2 * 128 * 64 * 128 / rates[inner]
+    return 3 * (seconds + attention)  # backward takes two of each
+
+
 def steps(count: int, rounds: int, facts: dict[str, Any]) -> None:
     number = 4  # steps a turn
     rng, size = np.random.default_rng(0), 126 * count * (number + 1)
@@ -199,6 +215,10 @@ def steps(count: int, rounds: int, facts: dict[str, Any]) -> None:
             **facts,
             tokens_s=round(rate),
         )
+    for name in ("mlm", "joint"):
+        rest = seconds[name] / products(count, ready, name == "joint")
+        target = "<= 1.05" if name == "joint" else "<= 1.11"
+        bench.report("pretrain", f"{name} step: time to its products", rest, target, **facts)
     # Multiplications per token, forward: encoder 12 H^2 L, the two decoders. The
     # products' share of a step cannot fall below.
     width, layers = 512, 6

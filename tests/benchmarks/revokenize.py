@@ -15,19 +15,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import unicodedata
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from pydoc_data import topics
 from typing import Any
 
+import bench
 import numpy as np
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
@@ -74,12 +72,12 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(options.rounds):
         for name, way in ways.items():
-            start = time.perf_counter()
+            start = bench.clock()
             way()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(bench.clock() - start)
     median = {name: statistics.median(t) for name, t in times.items()}
     same = agreement(lines, source, target)
-    facts = {"benchmark": "revokenize", "rows": len(lines), "tokens": tokens, **machine()}
+    facts = {"benchmark": "revokenize", "rows": len(lines), "tokens": tokens, **bench.machine()}
     for name, seconds in median.items():
         report({"what": f"{name}, tokens/s", "value": round(tokens / seconds), **facts})
     ratio = median["rows to rows"] / median["target tokenizer with offsets"]
@@ -105,18 +103,6 @@ def main() -> None:
 
 def report(row: dict[str, Any]) -> None:
     print(json.dumps(row), flush=True)
-
-
-def machine() -> dict[str, Any]:
-    """What a figure depends on: the commit, the machine, and how busy it is."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    return {
-        "commit": commit or None,
-        "machine": platform.platform(),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),
-    }
 
 
 def python_help() -> Iterator[str]:
@@ -259,7 +245,7 @@ def memory(lines: list[str], target: Tokenizer) -> None:
         for times in (10, 100):
             data = "".join(lines).encode()
             command = [sys.executable, "-m", "vgtools", "revokenize", "-q", "-t", folder]
-            start = time.perf_counter()
+            start = bench.clock()
             with open(os.devnull, "wb") as nowhere:
                 process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere)
                 assert process.stdin is not None
@@ -268,8 +254,8 @@ def memory(lines: list[str], target: Tokenizer) -> None:
                 process.stdin.close()
                 process.wait()
             peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-            found.append((time.perf_counter() - start, peak))
-            facts = {"benchmark": "revokenize", "rows": times * len(lines), **machine()}
+            found.append((bench.clock() - start, peak))
+            facts = {"benchmark": "revokenize", "rows": times * len(lines), **bench.machine()}
             report({"what": "whole command, seconds", "value": round(found[-1][0], 2), **facts})
             report({"what": "whole command, peak RSS in MiB", "value": round(peak), **facts})
         for name, i, wanted in (("time", 0, "<= 11"), ("peak RSS", 1, "<= 1.1")):
