@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.serving.client import Server
-from tests.tiny import save_grids, save_run_of
+from tests.tiny import probe, save_grids, save_run_of
 from tests.tiny.images import save_backbone, save_photo
 from vgtools.cli import run
 from vgtools.io.files import read_json
@@ -22,8 +22,8 @@ EVIL = "<img/src=x/onerror=window.pwned=1>"
 
 @pytest.fixture(scope="session")
 def bank(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with `images.jsonl` and `grid.npy` of the tiny bank: 60 images, two of which
-    have no picture; one is a drawing with a script.
+    """Return a folder with files of the tiny bank: 60 images, two of which have no picture; one is
+    a drawing with a script. Six have regions, which a VisualBERT sees.
     """
     folder = tmp_path_factory.mktemp("bank")
     (folder / "secret.txt").write_text("secret")
@@ -38,6 +38,17 @@ def bank(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows.append({"image": f"image{number:03}", "path": name, "names": [f"{EVIL} {number}"]})
     (folder / "images.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     save_grids(folder / "grid.npy")
+    sets = [*probe.region_sets(6).values()]
+    probe.save_regions(
+        folder / "regions.npy", {f"image{n:03}": each for n, each in enumerate(sets)}
+    )
+    captions = [
+        {"image": f"image{number:03}", "text": text}
+        for number in range(60)
+        for text in (f"bam dis {number}", f"{EVIL} fan")
+    ]
+    probe.save_rows(folder / "captions.jsonl", captions)
+    probe.save_visualbert(folder / "visualbert")
     return folder
 
 
@@ -50,6 +61,12 @@ def server(tiny: Path, bank: Path) -> Iterator[Server]:
         bank / "images.jsonl",
         "--feats",
         bank / "grid.npy",
+        "--regions",
+        bank / "regions.npy",
+        "--encoder",
+        bank / "visualbert",
+        "--captions",
+        bank / "captions.jsonl",
     )
     yield running
     code, said = running.stop()

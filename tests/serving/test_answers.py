@@ -86,7 +86,7 @@ def test_heat_has_the_bytes_of_the_command(
 def test_the_bank_is_described_and_its_pictures_are_served(server: Server) -> None:
     facts = json.loads(server.ask("/api/index").body)
     assert (facts["count"], facts["keys"], facts["calibrated"]) == (60, "matcher", False)
-    assert facts["answers"] == ["vokenize", "retrieve", "locate"]
+    assert facts["answers"] == ["vokenize", "retrieve", "locate", "attention"]
     named = json.loads(server.ask("/api/index?row=2&row=59").body)
     assert [(one["row"], one["image"]) for one in named] == [(2, "image002"), (59, "image059")]
     small = server.ask("/api/images/2")
@@ -97,8 +97,11 @@ def test_the_bank_is_described_and_its_pictures_are_served(server: Server) -> No
         "/api/vokenize",
         "/api/retrieve",
         "/api/locate",
+        "/api/attention",
         "/api/index",
         "/api/images/{row}",
+        "/api/regions",
+        "/api/regions/{row}",
     }
     assert b"/api/locate" in server.ask("/docs").body
 

@@ -142,7 +142,7 @@ def test_emoji_come_with_their_pictures_and_their_backbone(tab: cdp.Browser) -> 
     try:
         facts = json.loads(running.ask("/api/index").body)
         assert facts["answers"] == ["vokenize", "retrieve", "neighbours"]
-        assert [*facts["lacks"]] == ["locate"]
+        assert [*facts["lacks"]] == ["locate", "attention"]
         tab.visit(running.url, 1280)
         tab.type("the dog ate a pizza")
         until(tab, "document.querySelectorAll('.t[data-n]').length == 5")

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from vgtools.serving import app
 from vgtools.serving.answers import ImageAnswer, Opened
+from vgtools.serving.gallery import Gallery
 
 _TOKEN = "0123456789abcdef"
 _SERVER = f"""if True:
@@ -81,7 +82,7 @@ def test_an_answer_that_is_sent_at_once_has_an_end(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(app, "MOST_ANSWER", 1000)
     facts = {"keys": "matcher", "sentence": False}
     opened = Opened(["a"], {}, {"retrieve": Long(None, [])}, facts)  # type: ignore[arg-type]
-    service = app.Service(opened, None, "x", "", None)
+    service = app.Service(opened, Gallery(["a"], None), None, "x", "", None)
     guard = {"hosts": None, "most": 1, "seconds": 60}
     for count, status in ((9, 200), (11, 413)):
         with TestClient(service.app(guard)) as client:

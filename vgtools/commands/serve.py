@@ -19,6 +19,9 @@ def serve(
     feats: Annotated[str | None, File()] = None,
     backbone: Annotated[str | None, Value("REF")] = None,
     matcher: Annotated[str | None, Value("RUN")] = None,
+    regions: Annotated[str | None, Value("X.npy")] = None,
+    encoder: Annotated[str | None, Value("REF")] = None,
+    captions: Annotated[str | None, File()] = None,
     nprobe: NProbe = None,
 ) -> None:
     """Serve a page and an API that show the answers of a bank: http://127.0.0.1:8765/.
@@ -26,14 +29,17 @@ def serve(
     Page: vokens appear under the words of a text as it is typed; a click on a word shows its images
     with their scores, the weight of the sentence is a slider, and every text has its images. With
     --backbone a picture that is dropped finds its neighbours and words; with --feats the page shows
-    where in a picture a text is. Its address holds the text, so that it can be sent. It loads
-    nothing from elsewhere. The address is printed on stdout once requests are answered.
+    where in a picture a text is; with --regions and --encoder, which regions of a picture each
+    attention head of a VisualBERT looks at for a word. Its address holds the text, so that it can
+    be sent. It loads nothing from elsewhere. The address is printed on stdout once requests are
+    answered.
 
-    API: POST /api/vokenize, /api/retrieve and /api/locate answer rows with the rows that the
-    commands write, byte for byte: a row of JSON with a row, a list with a list, lines
+    API: POST /api/vokenize, /api/retrieve, /api/locate and /api/attention answer rows with the rows
+    that the commands write, byte for byte: a row of JSON with a row, a list with a list, lines
     (Content-Type: text/plain or application/x-ndjson) with lines, sent as they are computed.
     Settings such as k are in the query. /api/neighbours takes a picture, /api/index gives facts,
-    /api/images/ROW a picture, /docs and /openapi.json describe it all. An error is {"error": why},
+    /api/images/ROW a picture, /api/regions finds pictures with regions, /docs and /openapi.json
+    describe it all. An error is {"error": why},
     in the words of the commands. Requests that wait together share batches.
 
     Only this machine is answered, and only pages of the server itself: other names (Host) and other
@@ -51,17 +57,23 @@ def serve(
 
         vg serve --index vg.faiss --images photos/ --backbone builtin:efficientnet-lite0
 
+        vg serve --index vg.faiss --images photos/ --regions regions.npy --encoder visualbert
+
         curl --json '{"text": "a dog"}' '127.0.0.1:8765/api/vokenize?k=4'
 
         openssl rand -hex 16 > token; vg serve --index vg.faiss --host 0.0.0.0 --token token
 
     Args:
         index: The image bank: index of vg build-index; repeatable with a matcher's, rows in order.
-        images: Where the images are: image jsonl or a directory; builtin:emoji has its own.
+        images: Where images of the index and of --regions are: image jsonl or a directory;
+            builtin:emoji has its own.
         feats: Grid of the pictures, to locate texts in: X.npy of extract-image-feats --pooling
             none.
         backbone: The bank's backbone, to find neighbours of a new picture; builtin:emoji has it.
         matcher: The matcher's run, if not at the index's path to it.
+        regions: Region features of pictures, to show where the heads of --encoder look.
+        encoder: A VisualBERT, as vg probe-attention takes it.
+        captions: Captions of these pictures to choose from; any text can be typed.
     """
     from vgtools.serving.start import start
 
@@ -77,6 +89,9 @@ def serve(
         matcher=matcher,
         feats=feats,
         backbone=backbone,
+        regions=regions,
+        encoder=encoder,
+        captions=captions,
         nprobe=nprobe,
         device=runtime.device,
         offline=runtime.offline,

@@ -375,6 +375,9 @@ def report_files(
         if figure is not None:
             files[f"{name}.svg"] = figure.svg()
             files[f"{name}.png"] = figure.png()
+    rows = b"".join(dumps(row) for example in examples for row in example.rows)
+    if rows:
+        files["examples.jsonl"] = rows
     files["page.html"] = page(examples, records, title, credit)
     return files
 

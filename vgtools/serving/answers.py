@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,18 +19,29 @@ import torch
 from vgtools.images.decoding import decode
 from vgtools.images.featurizer import Featurizer, describe
 from vgtools.images.maps import Grids, Locator, Query, Step, locate, open_grids, read_queries
+from vgtools.images.regions import Regions, RegionSet, open_regions
 from vgtools.images.sources import ImageError
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import manifest_beside
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
 from vgtools.io.streams import Window
+from vgtools.models.attention import JointEncoder
 from vgtools.models.backbone import load_backbone
 from vgtools.models.dual import is_dual
 from vgtools.models.references import check_same
 from vgtools.models.sealed import read_run
 from vgtools.reports.page import own_images
 from vgtools.retrieval import Index, TextRetriever, matcher_path, open_indexes
+from vgtools.systems import open_joint
+from vgtools.systems.attention_probes.examples import attention_rows
+from vgtools.systems.attention_probes.region_heads import (
+    RegionAttention,
+    check_backbone,
+    check_width,
+    region_attention,
+    word_attention,
+)
 from vgtools.systems.grounding.association import open_associator
 from vgtools.systems.grounding.retrieve import AssociativeRetriever
 from vgtools.systems.visual_awareness.concepts import ConceptLocator
@@ -41,11 +52,13 @@ from vgtools.systems.vokenization.locate import RelevanceLocator
 from vgtools.systems.vokenization.retrieve import SentenceRetriever
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer, load_for
 from vgtools.text.retrieved import input_rows, output_row
+from vgtools.text.tokens import WORD, tokenize
 
 REQUEST = "request"  # its name in messages, where a command has a file's
 _SETTINGS = 8  # weights of the sentence that are kept ready
 _WORDS = 4096  # words that a new picture is compared with
 _DIMS = 180  # `vg locate`'s own
+_ATTENDED = 4  # texts whose attention is kept, 10 to 30 MB each: words of a text are asked in turn
 
 
 @dataclass(frozen=True)
@@ -271,6 +284,66 @@ class NeighbourAnswer(Answerer):
         return 1 << 13
 
 
+class AttentionAnswer(Answerer):
+    """The regions that words attend to, by head, as the examples of `vg probe-attention`."""
+
+    about = (
+        'How much each word of a text, or its "span", attends to each region of the picture '
+        '"image", by layer and head, as vg probe-attention writes its examples.'
+    )
+    settings: ClassVar[Mapping[str, Setting]] = {}
+
+    def __init__(self, encoder: JointEncoder, regions: Regions) -> None:
+        self._encoder = encoder
+        self._regions = regions
+        counts = zip(regions.images, regions.counts.tolist(), strict=True)
+        self._images = frozenset(image for image, count in counts if count)
+        self._of = lru_cache(_ATTENDED)(self._attention)
+
+    def read(self, window: Window) -> list[Query]:
+        """Return a query per word of the rows; a row with "span" or "phrases" names its own.
+
+        Raises:
+            DataError: as `maps.read_queries`; a picture without regions, or a text that is too
+                long for the model.
+        """
+        found = list[Query]()
+        for query in read_queries(window):
+            image = query.image
+            if image not in self._images:
+                why = f"{self._regions.path} holds no regions of the image {image!r:.80}"
+                raise DataError(why, REQUEST, query.line)
+            length = len(tokenize(self._encoder.tokenizer, [query.text]).ids)
+            if length > self._encoder.max_tokens:
+                why = f"has {length} tokens, the model takes {self._encoder.max_tokens}"
+                raise DataError(why, REQUEST, query.line)
+            words = WORD.finditer(query.text)
+            spans = [word.span() for word in words] if query.span is None else [query.span]
+            found += [replace(query, span=span) for span in spans]
+        return found
+
+    def _attention(self, text: str, image: str) -> tuple[RegionSet, RegionAttention]:
+        # One text at a time, as the command: what is padded differs in its last digits.
+        regions = self._regions.of(image)
+        return regions, region_attention(self._encoder, text, regions)
+
+    def compute(self, items: Sequence[Query], settings: tuple[Any, ...]) -> list[bytes]:
+        """Return the rows of attention."""
+        rows = list[bytes]()
+        for query in items:
+            assert query.span is not None
+            regions, found = self._of(query.text, query.image)
+            words = [query.span]
+            weights = word_attention(found, words)
+            about = (query.text, query.image, words, regions, weights, found.length)
+            rows += map(dumps, attention_rows(*about))
+        return rows
+
+    def size(self, item: Query, settings: tuple[Any, ...]) -> int:
+        """Return the weight of a word: a few texts of usual length go together."""
+        return (1 << 12) + 8 * len(item.text)
+
+
 # ---------------------------------------------------------------------------------------- opening
 
 
@@ -282,6 +355,8 @@ class ServedModels:
     matcher: str | None = None
     feats: str | None = None  # grids of the pictures, to locate in
     backbone: str | None = None  # the bank's, to embed new pictures
+    regions: str | None = None  # region features of pictures, for the heads of `encoder`
+    encoder: str | None = None  # a VisualBERT
     nprobe: int | None = None
     device: str = "cpu"
     offline: bool = False
@@ -299,6 +374,7 @@ class Opened:
     manifest: Mapping[str, Any]
     answers: dict[str, Answerer]
     facts: dict[str, Any] = field(default_factory=dict)
+    regions: Regions | None = None  # of pictures, which need not be the bank's
 
 
 def open_answers(models: ServedModels) -> Opened:
@@ -307,6 +383,29 @@ def open_answers(models: ServedModels) -> Opened:
     Raises:
         DataError: as the commands that answer alone; or a file that the index cannot use (usage).
     """
+    for given, other in (("regions", "encoder"), ("encoder", "regions")):
+        if getattr(models, given) is not None and getattr(models, other) is None:
+            raise DataError(f"--{given}: give --{other} as well", code=Exit.USAGE)
+    opened = _open_bank(models)
+    return opened if models.regions is None else _with_heads(opened, models)
+
+
+def _with_heads(opened: Opened, models: ServedModels) -> Opened:
+    """Add the answers of a VisualBERT."""
+    assert models.regions is not None
+    assert models.encoder is not None
+    regions = open_regions(models.regions)
+    check_backbone(models.encoder, regions)
+    encoder = open_joint(models.encoder, device=models.device, offline=models.offline)
+    check_width(encoder, regions)
+    answers = opened.answers | {"attention": AttentionAnswer(encoder, regions)}
+    heads = {"encoder": models.encoder, "layers": encoder.layers, "heads": encoder.heads}
+    facts = opened.facts | {"attention": {**heads, "images": int((regions.counts > 0).sum())}}
+    return replace(opened, answers=answers, facts=facts, regions=regions)
+
+
+def _open_bank(models: ServedModels) -> Opened:
+    """Open an index with the answers of its own models."""
     keys = manifest_beside(models.index[0]).get("keys", "matcher")
     if keys != "matcher":
         _refuse(models, ("feats", "backbone", "matcher", "nprobe"), f"keys of kind {keys}")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import sys
 import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from itertools import islice
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 import orjson
 from starlette.applications import Starlette
@@ -29,8 +26,9 @@ from vgtools.io.errors import DataError, Exit, is_out_of_memory, plain
 from vgtools.io.files import dumps
 from vgtools.io.streams import Window, decode
 from vgtools.reports.page import readable, render
-from vgtools.reports.vokens import BankPictures, ShownBank
-from vgtools.serving.answers import REQUEST, Answerer, Opened
+from vgtools.reports.vokens import ShownBank
+from vgtools.serving.answers import REQUEST, Answerer, Opened, Setting
+from vgtools.serving.gallery import PAGE, SIDES, Gallery
 from vgtools.serving.guard import COOKIE, Guard, failure, same
 from vgtools.serving.worker import BATCH, QueuedJob, Rows, Worker
 
@@ -45,14 +43,15 @@ _READERS = 2  # threads that read them: a decoded picture can have 500 MB
 _BODY_SECONDS = 30  # for the body of a request
 _LINES = "application/x-ndjson"
 _JSON = "application/json"
-_SIDES = (160, 640)  # pixels of pictures
-_KEPT = 512  # pictures that are kept ready
+_MOST_NAMED = 1000  # rows whose names one request asks for
+_MOST_SOUGHT = 200  # characters that pictures are sought by
 # Why an answer is not served.
 _LACKS = {
     "vokenize": "needs the index of a matcher of tokens",
     "retrieve": "needs an index of images",
     "locate": "needs vg serve --feats, a grid of features of the pictures",
     "neighbours": "needs vg serve --backbone, the network that the bank was made with",
+    "attention": "needs vg serve --regions and --encoder, region features and a VisualBERT",
 }
 # By exit code; 400 for all that is wrong with a request itself.
 _STATUS = {Exit.NO_INPUT: 404, Exit.CANNOT_CONTINUE: 503, Exit.UNAVAILABLE: 503}
@@ -63,7 +62,8 @@ class Service:
 
     Args:
         opened: the bank with its answers.
-        pictures: pictures of the bank, or None where there are none to show.
+        bank: images of the bank.
+        seen: images with region features, or None where there are none.
         name: the index's.
         credit: the pictures'.
         token: as the guard's.
@@ -72,26 +72,27 @@ class Service:
     def __init__(
         self,
         opened: Opened,
-        pictures: BankPictures | None,
+        bank: Gallery,
+        seen: Gallery | None,
         name: str,
         credit: str,
         token: str | None,
     ) -> None:
         self._opened = opened
-        self._pictures = pictures
+        self._bank = bank
+        self._seen = seen
         self._token = token
         self._worker: Worker | None = None
         self._reading = asyncio.Semaphore(_READERS)
-        self._picture = lru_cache(_KEPT)(self._encoded)
         self._index = self._facts(name)
-        bank = ShownBank([], opened.manifest)
+        shown = ShownBank([], opened.manifest)
         self._page = render(
             "serve",
             name,
             self._index,
-            shared=["rows"],
+            shared=["rows", "heads"],
             credit=credit,
-            facts=[(key, readable(value)) for key, value in bank.facts() if key != "Image bank"],
+            facts=[(key, readable(value)) for key, value in shown.facts() if key != "Image bank"],
             index=self._index,
         )
         self._docs = render("docs", "API", None, paths=openapi(opened.answers)["paths"])
@@ -103,8 +104,11 @@ class Service:
             Route("/docs", self._document),
             Route("/openapi.json", self._describe),
             Route("/api/index", self._tell),
-            Route("/api/images/{row}", self._send),
+            Route("/api/images/{row}", self._sender(self._bank)),
         ]
+        if self._seen is not None:
+            routes.append(Route("/api/regions", self._find))
+            routes.append(Route("/api/regions/{row}", self._sender(self._seen)))
         for name in self._opened.answers:
             routes.append(Route(f"/api/{name}", self._endpoint(name), methods=["POST"]))
         for name in self._index["lacks"]:
@@ -144,6 +148,8 @@ class Service:
                     items = await run_in_threadpool(answer.read, window)
             else:
                 items = answer.read(window)
+            if len(items) > MOST_ROWS:
+                raise HTTPException(413, f"asks for over {MOST_ROWS:,} rows; send less at a time")
             if any(answer.size(item, settings) > MOST_TEXT for item in items):
                 raise HTTPException(413, "a text is too long for this many images of each; lower k")
             if not picture and any(len(text) > MOST_CHARACTERS for text in window.texts()):
@@ -227,62 +233,48 @@ class Service:
         asked = request.query_params.getlist("row")
         if not asked:
             return Response(dumps(self._index), media_type=_JSON)
-        if len(asked) > 1000:
-            raise DataError('"row" may be given 1,000 times', REQUEST, code=Exit.USAGE)
-        rows = [self._row(text) for text in asked]
-        names = [self._pictures.name(row) if self._pictures else "" for row in rows]
-        found = [
-            {"row": row, "image": self._opened.ids[row], "name": name}
-            for row, name in zip(rows, names, strict=True)
-        ]
+        return Response(dumps(_named(self._bank, asked)), media_type=_JSON)
+
+    async def _find(self, request: Request) -> Response:
+        """Answer with some of the images that have region features."""
+        assert self._seen is not None
+        asked = request.query_params.getlist("row")
+        if asked:
+            return Response(dumps(_named(self._seen, asked)), media_type=_JSON)
+        text = request.query_params.get("find", "")
+        if len(text) > _MOST_SOUGHT:
+            why = f'"find" may have {_MOST_SOUGHT} characters, got {len(text)}'
+            raise DataError(why, REQUEST, code=Exit.USAGE)
+        first = int(_FIRST.read("first", request.query_params.get("first", "0")))
+        found = await run_in_threadpool(self._seen.find, text, first)
         return Response(dumps(found), media_type=_JSON)
 
-    async def _send(self, request: Request) -> Response:
-        """Answerer with the picture of a row."""
-        row = self._row(str(request.path_params["row"]))
-        side = request.query_params.get("side", str(_SIDES[0]))
-        if side not in map(str, _SIDES):
-            why = f'"side" must be one of {_SIDES}, got {side!r:.60}'
-            raise DataError(why, REQUEST, code=Exit.USAGE)
-        kind, data = await run_in_threadpool(self._picture, row, int(side))
-        headers = {
-            "Cache-Control": "private, max-age=86400",
-            "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
-        }
-        return Response(data, media_type=kind, headers=headers)
+    def _sender(self, gallery: Gallery) -> Any:
+        """Return the function that answers with the picture of a row."""
 
-    def _row(self, text: str) -> int:
-        """Return a row of the bank.
+        async def send(request: Request) -> Response:
+            row = gallery.row(str(request.path_params["row"]))
+            side = request.query_params.get("side", str(SIDES[0]))
+            if side not in map(str, SIDES):
+                why = f'"side" must be one of {SIDES}, got {side!r:.60}'
+                raise DataError(why, REQUEST, code=Exit.USAGE)
+            kind, data = await run_in_threadpool(gallery.encoded, row, int(side))
+            headers = {
+                "Cache-Control": "private, max-age=86400",
+                "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+            }
+            return Response(data, media_type=kind, headers=headers)
 
-        Raises:
-            DataError: it has no such row (66).
-        """
-        count = len(self._opened.ids)
-        if not text.isdecimal() or not len(text) < 12 or not int(text) < count:
-            why = f'"row" must be an integer from 0 to {count - 1}, got {text!r:.60}'
-            raise DataError(why, REQUEST, code=Exit.NO_INPUT)
-        return int(text)
-
-    def _encoded(self, row: int, side: int) -> tuple[str, bytes]:
-        """Return the media type and the bytes of a picture."""
-        if self._pictures is None:
-            why = "no pictures are served; vg serve --images names where they are"
-            raise DataError(why, code=Exit.NO_INPUT)
-        uri = self._pictures.uri(row, side)
-        if uri is None:
-            why = f"{self._opened.ids[row]}: {self._pictures.missing[row]}"
-            raise DataError(why, code=Exit.NO_INPUT)
-        head, _, data = uri.removeprefix("data:").partition(",")
-        return head.removesuffix(";base64"), base64.b64decode(unquote_to_bytes(data))
+        return send
 
     def _facts(self, name: str) -> dict[str, Any]:
         files = self._opened.manifest.get("files", {})
         return {
             "index": name,
-            "count": len(self._opened.ids),
+            "count": len(self._bank),
             "answers": list(self._opened.answers),
             "lacks": {name: _LACKS[name] for name in _LACKS if name not in self._opened.answers},
-            "pictures": self._pictures is not None,
+            "pictures": self._bank.pictures is not None,
             **self._opened.facts,
             "matcher": self._opened.manifest.get("matcher"),
             "sha256": {file: facts.get("sha256") for file, facts in files.items()},
@@ -291,6 +283,19 @@ class Service:
 
 
 # ----------------------------------------------------------------------------------------- requests
+
+_FIRST = Setting("Images that are left out before them.", 0, 0, 1 << 31, whole=True)
+
+
+def _named(gallery: Gallery, asked: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the names of some rows.
+
+    Raises:
+        DataError: too many (usage), or no such row (66).
+    """
+    if len(asked) > _MOST_NAMED:
+        raise DataError(f'"row" may be given {_MOST_NAMED:,} times', REQUEST, code=Exit.USAGE)
+    return [gallery.facts(gallery.row(text)) for text in asked]
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -453,10 +458,16 @@ def openapi(answers: Mapping[str, Answerer]) -> dict[str, Any]:
             schema = {"type": "integer" if setting.whole else "number", **default}
             parameters.append(one(key, setting.about, schema))
         paths[f"/api/{name}"] = call(answer.about, parameters, kinds)
-    row = one("row", "Rows of the bank; repeatable.", {"type": "array", "items": integer})
-    place = one("row", "A row of the bank.", integer, "path")
-    side = one("side", "Pixels of its longer side.", {**integer, "enum": _SIDES})
+    row = one("row", "Rows of them; repeatable.", {"type": "array", "items": integer})
+    place = one("row", "A row.", integer, "path")
+    side = one("side", "Pixels of its longer side.", {**integer, "enum": SIDES})
     paths["/api/index"] = call("Facts of the bank, or the images of some of its rows.", [row])
     paths["/api/images/{row}"] = call("The picture of a row of the bank.", [place, side])
+    if "attention" in answers:
+        find = one("find", "Words of their ids, names and captions.", {**string, "default": ""})
+        first = one("first", _FIRST.about, {**integer, "default": 0})
+        about = f"Images with region features, {PAGE} at most, and how many there are; or rows."
+        paths["/api/regions"] = call(about, [find, first, row])
+        paths["/api/regions/{row}"] = call("The picture of one of them.", [place, side])
     info = {"title": "vg serve", "version": __version__}
     return {"openapi": "3.1.0", "info": info, "paths": paths}

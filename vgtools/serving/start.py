@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from vgtools.io.settings import count, file, value
 if TYPE_CHECKING:
     from vgtools.reports.vokens import BankPictures
     from vgtools.serving.answers import Opened
+    from vgtools.serving.gallery import Gallery
 
 _TOKEN = 16  # characters that a token has at least
 
@@ -44,6 +45,7 @@ def start(
     *,
     index: Sequence[str],
     matcher: str | None = None,
+    captions: str | None = None,
     **models: Any,
 ) -> None:
     """Serve a bank until SIGTERM or SIGINT.
@@ -51,9 +53,10 @@ def start(
     Args:
         ready: called with the address of the page and the size of the bank when requests are
             answered.
-        images: where the bank's images are, for `page.locate`; None takes those that come with it.
+        images: where the images are, for `page.locate`; those that come with a bank are known.
         index: the bank.
         matcher: as the fields of `ServedModels`.
+        captions: texts to choose from for the pictures with region features.
         **models: its other fields.
 
     Raises:
@@ -79,11 +82,14 @@ def start(
         from vgtools.serving.app import Service
 
         named = ServedModels([*map(local, index)], matcher and local(matcher), **models)
+        if captions is not None and named.regions is None:
+            raise DataError("--captions: give --regions as well", code=Exit.USAGE)
         opened = open_answers(named)
-        images = images or own_images(opened.manifest)
-        pictures = None if images is None else _pictures(opened, images)
+        sources = [*filter(None, (own_images(opened.manifest), images))]
+        bank, seen = _galleries(opened, sources, captions)
         name = ", ".join(map(os.path.basename, index))
-        service = Service(opened, pictures, name, credit(images) if images else "", token)
+        credits = " ".join(filter(None, map(credit, sources)))
+        service = Service(opened, bank, seen, name, credits, token)
         names = frozenset({"127.0.0.1", "localhost", "[::1]", address.host.lower()})
         guard = {
             "hosts": names if at_home else None,
@@ -93,23 +99,47 @@ def start(
         run.serve(service.app(guard), bound, lambda: ready(run.url_of(bound), len(opened.ids)))
 
 
-def _pictures(opened: Opened, images: str) -> BankPictures:
-    """Return the pictures of a bank.
+def _galleries(
+    opened: Opened, sources: Sequence[str], captions: str | None
+) -> tuple[Gallery, Gallery | None]:
+    """Return the images of a bank, and those with region features.
+
+    Args:
+        sources: where their files are; a later one comes first.
+        captions: file of texts about the latter.
 
     Raises:
-        DataError: none of them is there.
+        DataError: none of the images is there.
     """
-    from vgtools.reports.page import locate
-    from vgtools.reports.vokens import BankPictures, ShownBank
+    import numpy as np
 
-    found = BankPictures(ShownBank([*opened.ids], opened.manifest), locate(images, opened.ids))
-    if not found.files:
-        why = (
-            f"has none of the {len(opened.ids)} images of the index, such as {opened.ids[0]!r:.80}"
-        )
-        way_out = "name the images that it was made from"
-        raise DataError(f"{why}; {way_out}", images, code=Exit.NO_INPUT)
-    return found
+    from vgtools.reports.page import ImageFile, locate
+    from vgtools.reports.vokens import BankPictures, ShownBank
+    from vgtools.serving.gallery import Gallery, read_captions
+
+    regions = opened.regions
+    ids = [*opened.ids]
+    asked = {*ids, *(regions.images if regions else ())}
+    files = dict[str, ImageFile]()
+    for source in sources:
+        found = locate(source, asked)
+        if not found:
+            why = f"has none of the {len(asked)} images of the index, such as {ids[0]!r:.80}"
+            way_out = "name the images that it was made from"
+            raise DataError(f"{why}; {way_out}", source, code=Exit.NO_INPUT)
+        files |= found
+
+    def pictures(images: list[str], manifest: Mapping[str, Any]) -> BankPictures | None:
+        known = not files.keys().isdisjoint(images)
+        return BankPictures(ShownBank(images, manifest), files) if known else None
+
+    bank = Gallery(ids, pictures(ids, opened.manifest))
+    if regions is None:
+        return bank, None
+    shown = pictures(regions.images, regions.manifest)
+    rows = np.flatnonzero(regions.counts).tolist()
+    texts = read_captions(captions, regions.images) if captions else None
+    return bank, Gallery(regions.images, shown, rows, texts)
 
 
 def _secret(path: str) -> str:

@@ -24,6 +24,7 @@ LOCATORS = {
     "retriever": "vgtools.systems.visual_awareness.concepts",
 }
 _EMOJI = "builtin:emoji"  # an index, and the run of its matcher
+_VISUALBERT = "vgtools.systems.visualbert.model"
 
 
 def placed(ref: str, models: bool) -> str:
@@ -94,3 +95,23 @@ def open_maps(
     check_same("backbone", grids.manifest.get("backbone"), opened.backbone, grids.path)
     grids.check_width(opened.width, run)
     return opened, grids
+
+
+def open_joint(ref: str, *, device: str, dtype: str = "float32", offline: bool = False) -> Any:
+    """Open a model to read its attention: a VisualBERT, or a text encoder.
+
+    Returns:
+        A `JointEncoder`.
+
+    Raises:
+        DataError: as `open_encoder` of `vgtools.models.attention`.
+    """
+    from vgtools.models.attention import open_encoder
+    from vgtools.models.encoder import read_config
+    from vgtools.models.references import pick_device
+
+    if not read_config(ref, offline=offline).get("bypass_transformer"):
+        return open_encoder(ref, device=device, dtype=dtype, offline=offline)
+    # transformers does not return the attention of its last layer, the one that regions enter
+    own = importlib.import_module(_VISUALBERT).open_attention
+    return own(ref, device=pick_device(device), dtype=dtype, offline=offline)

@@ -469,9 +469,8 @@ def test_words_attend_as_the_layers_say(tmp_path: Path) -> None:
     sets = t.region_sets(1)
     encoder = open_encoder(str(t.save_visualbert(tmp_path / "vb")))
     caption = Caption(1, "photo0.jpg", "bamxx dis", "all", [], [])
-    found = region_heads.word_attention(
-        encoder, caption, sets["photo0.jpg"], [(0, 5), (5, 6), (6, 9)]
-    )
+    whole = region_heads.region_attention(encoder, caption.text, sets["photo0.jpg"])
+    found = region_heads.word_attention(whole, [(0, 5), (5, 6), (6, 9)])
     ids = torch.tensor([encoder.tokenizer.encode(caption.text).ids])
     features = torch.from_numpy(sets["photo0.jpg"].features)[None]
 

@@ -76,18 +76,10 @@ def say(runtime: Runtime) -> Callable[[str], None]:
 
 def open_model(settings: ProbeSettings, runtime: Runtime) -> Any:
     """Return the model to probe, a joint model or a text encoder."""
-    from vgtools.models.attention import open_encoder
-    from vgtools.models.encoder import read_config
-    from vgtools.models.references import pick_device
+    from vgtools.systems import open_joint
 
-    encoder, dtype = settings.encoder, settings.dtype
     device, offline = runtime.device, runtime.offline
-    if not read_config(encoder, offline=offline).get("bypass_transformer"):
-        return open_encoder(encoder, device=device, dtype=dtype, offline=offline)
-    # transformers does not return the attention of its last layer, the one that regions enter
-    from vgtools.systems.visualbert.model import open_attention
-
-    return open_attention(encoder, device=pick_device(device), dtype=dtype, offline=offline)
+    return open_joint(settings.encoder, device=device, dtype=settings.dtype, offline=offline)
 
 
 def report(

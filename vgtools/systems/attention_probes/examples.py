@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _ACTIVE_REGION = 0.1  # a region without gold is shown where a word gives it this share
 _MOST_OTHERS = 4
 _OVERLAP = 0.5
+_DIGITS = 5  # of a share of attention, in rows
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,52 @@ class AttentionExample:
     chosen: list[int]  # layers of the figure, from 0
     weights: Array  # (L, W, R) share of the word's attention
     picture: Image | None  # None: it could not be shown
+    rows: Sequence[dict[str, Any]] = ()  # W rows of `attention_rows`, of all heads
 
     def grouped(self) -> Array:
         """Return the weight of each group: (L, W, groups), sums over its regions."""
         if not self.groups:
             return np.zeros((*self.weights.shape[:2], 0))
         return np.stack([self.weights[:, :, g.regions].sum(-1) for g in self.groups], -1)
+
+
+def attention_rows(
+    text: str,
+    image: str,
+    words: Sequence[tuple[int, int]],
+    regions: RegionSet,
+    weights: Array,
+    tokens: int,
+) -> list[dict[str, Any]]:
+    """Return a row per word: how much it attends to each region, by layer and head.
+
+    The rest of a word's attention goes to the text. A word without a sub-word has null.
+
+    Args:
+        words: W spans.
+        weights: (L, H, W, R).
+        tokens: of the text, special ones included: even attention would give each of them, and
+            each region, the same share.
+    """
+    facts: dict[str, Any] = {
+        "tokens": tokens,
+        "width": regions.width,
+        "height": regions.height,
+        "boxes": regions.boxes.tolist(),
+    }
+    if regions.labels is not None:
+        facts["label"] = regions.labels
+    shares = np.moveaxis(np.round(weights, _DIGITS), 2, 0)  # (W, L, H, R)
+    return [
+        {
+            "text": text,
+            "image": image,
+            "span": list(span),
+            **facts,
+            "attention": np.ascontiguousarray(of_word) if of_word.any() else None,
+        }
+        for span, of_word in zip(words, shares, strict=True)
+    ]
 
 
 def make_groups(

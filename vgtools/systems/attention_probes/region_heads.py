@@ -42,7 +42,11 @@ from vgtools.systems.attention_probes.controls import (
     asked_with_another_entity,
     blind_rates,
 )
-from vgtools.systems.attention_probes.examples import AttentionExample, make_groups
+from vgtools.systems.attention_probes.examples import (
+    AttentionExample,
+    attention_rows,
+    make_groups,
+)
 from vgtools.systems.attention_probes.scores import (
     BLIND,
     ENTITY,
@@ -196,6 +200,15 @@ def check_backbone(ref: str, regions: Regions) -> None:
         if " " not in str(trained.get("fingerprint")):
             backbone["fingerprint"] = backbone["fingerprint"].split(" ")[0]
         check_same("backbone", backbone, trained, regions.path)
+
+
+def check_width(encoder: JointEncoder, regions: Regions) -> None:
+    """Refuse regions of another width than the model takes."""
+    width = encoder.region_width
+    if width != regions.width:
+        takes = str(width) if width else "no regions: it is a text encoder"
+        why = f"has {regions.width} channels per region, the model takes {takes}"
+        raise DataError(why, regions.path)
 
 
 class HeadQueries(NamedTuple):
@@ -476,11 +489,7 @@ class GroundingProbe(Probe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        width = self.encoder.region_width
-        if width != self.regions.width:
-            takes = str(width) if width else "no regions: it is a text encoder"
-            why = f"has {self.regions.width} channels per region, the model takes {takes}"
-            raise DataError(why, self.regions.path)
+        check_width(self.encoder, self.regions)
         self._keys: dict[Key, int] = {ENTITY: 0}
         # The last two captions of different photos that could be asked about.
         self._before: list[Caption] = []
@@ -528,13 +537,15 @@ class GroundingProbe(Probe):
             if not words or length > self.encoder.max_tokens:
                 continue
             regions = self.regions.of(caption.image)
-            all_weights = word_attention(self.encoder, caption, regions, words)
-            weights = all_weights[np.arange(len(best)), best]  # (L, W, R)
+            found = region_attention(self.encoder, caption.text, regions)
+            every = word_attention(found, words)
+            weights = every[np.arange(len(best)), best]  # (L, W, R)
             image = caption.image
             text = caption.text
             groups = make_groups(text, caption.spans, caption.boxes, regions, weights[chosen])
+            rows = attention_rows(text, image, words, regions, every, found.length)
             yield AttentionExample(
-                image, text, words, regions, groups, names, chosen, weights, None
+                image, text, words, regions, groups, names, chosen, weights, None, rows
             )
 
     def _window(self, captions: list[Caption]) -> None:
@@ -760,23 +771,45 @@ def check_finite(weights: Tensor) -> None:
         raise DataError(f"{why}, or --dtype float16 is too narrow for it; use --dtype float32")
 
 
-def word_attention(
-    encoder: JointEncoder, caption: Caption, regions: RegionSet, words: Sequence[tuple[int, int]]
-) -> Array:
-    """Return how much the last sub-word of each word attends to each region.
+class RegionAttention(NamedTuple):
+    """How much the tokens of a text attend to regions."""
+
+    tokens: Tokens  # T tokens of the text, special ones left out
+    length: int  # its tokens, special ones included
+    weights: Array  # (L, H, T, R) float32
+
+
+def region_attention(encoder: JointEncoder, text: str, regions: RegionSet) -> RegionAttention:
+    """Return how much each token of a text attends to each region.
+
+    Raises:
+        DataError: as `check_finite`.
+    """
+    tokens = tokenize(encoder.tokenizer, [text])
+    ends = special_ids(encoder.tokenizer)
+    batch = make_batch(tokens, [0], [regions], ends, encoder.region_width)
+    length = batch.ids.shape[1]  # regions come after the text
+    own = slice(len(ends[0]), length - len(ends[1]))
+    with torch.inference_mode():
+        # A copy, so that no layer is held whole.
+        layers = [
+            layer[0, :, own, length:].to(torch.float32, copy=True)
+            for layer in encoder.attentions(*batch)
+        ]
+        weights = torch.stack(layers)
+        check_finite(weights)
+    return RegionAttention(tokens, length, weights.cpu().numpy())
+
+
+def word_attention(found: RegionAttention, words: Sequence[tuple[int, int]]) -> Array:
+    """Return how much the last sub-word of each of W words attends to each region.
 
     Returns:
         (L, H, W, R) float32; 0 for a word without a sub-word.
     """
-    tokens = tokenize(encoder.tokenizer, [caption.text])
-    ends = special_ids(encoder.tokenizer)
-    first, last = covering(tokens, span_array(words), np.zeros(len(words), np.int64))
-    batch = make_batch(tokens, [0], [regions], ends, encoder.region_width)
-    token = torch.from_numpy(np.maximum(last, 0) + len(ends[0]))
-    start = batch.ids.shape[1]  # first position of the regions
-    with torch.inference_mode():
-        weights = [
-            layer[0, :, token.to(layer.device), start:].float().cpu().numpy()
-            for layer in encoder.attentions(*batch)
-        ]
-    return np.asarray(np.stack(weights) * (last >= first)[:, None])
+    first, last = covering(found.tokens, span_array(words), np.zeros(len(words), np.int64))
+    known = last >= first
+    layers, heads, _, regions = found.weights.shape
+    made = np.zeros((layers, heads, len(words), regions), np.float32)
+    made[:, :, known] = found.weights[:, :, last[known]]
+    return made
