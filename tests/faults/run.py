@@ -25,6 +25,7 @@ from tests.faults import (
     pairs,
     planted,
     races,
+    requests,
     resealed,
     sizes,
 )
@@ -45,7 +46,10 @@ SUITES = {
     "offline": offline,
     "races": races,
     "pairs": pairs,
+    "requests": requests,
 }
+
+_ALL = BY_NAME | pairs.CASES | requests.CASES
 
 
 def build_artefacts(folder: Path) -> Path:
@@ -60,7 +64,7 @@ def build_artefacts(folder: Path) -> Path:
 def attempt(space: Workspace, trial: str) -> Outcome:
     """Run the trial of an id."""
     name, case, *detail = trial.split()
-    outcome: Outcome = SUITES[name].attempt(space, (BY_NAME | pairs.CASES)[case], " ".join(detail))
+    outcome: Outcome = SUITES[name].attempt(space, _ALL[case], " ".join(detail))
     return outcome
 
 
@@ -153,6 +157,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--offline", type=int, default=150, help="URLs, --offline [%(default)s]")
     parser.add_argument("--races", type=int, default=2, help="races of each case [%(default)s]")
     parser.add_argument("--pairs", type=int, default=2, help="orders of each pair [%(default)s]")
+    parser.add_argument("--requests", type=int, default=10, help="servers, 60 requests each")
     parser.add_argument("--only", default="*", metavar="CASE", help="cases, by shell pattern")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600, help="begin no trial after them")
@@ -198,4 +203,6 @@ def jobs(cases: list[Case], given: argparse.Namespace) -> list[tuple[str, Case, 
         ]
     chosen = [c for c in pairs.CASES.values() if fnmatch.fnmatch(c.name, given.only)]
     found += [("pairs", case, given.pairs) for case in chosen]
+    if fnmatch.fnmatch("serve", given.only):
+        found.append(("requests", requests.CASES["serve"], given.requests))
     return [job for job in found if job[2]]

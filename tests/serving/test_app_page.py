@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 
 from tests.reports import cdp
 from tests.serving.client import Server
+from tests.serving.conftest import EVIL
 
 pytestmark = [
     pytest.mark.browser,
@@ -44,6 +47,17 @@ def faults(tab: cdp.Browser) -> list[str]:
     return [one for one in tab.errors if "status of 404" not in one]
 
 
+def measured(text: str) -> tuple[str, list[float]]:
+    """Return a text with `_` for each percentage, and the percentages."""
+    found = re.compile(r"([\d.]+)\xa0%")
+    return found.sub("_ %", text), [float(number) for number in found.findall(text)]
+
+
+def near(percentages: list[float], shares: list[float]) -> bool:
+    """Return whether percentages of one decimal are those of shares."""
+    return np.allclose(percentages, 100 * np.array(shares), rtol=0, atol=0.051)
+
+
 def drop(tab: cdp.Browser, data: bytes, name: str) -> None:
     """Drop a picture on the page."""
     tab.js(
@@ -69,7 +83,7 @@ def test_words_get_pictures_while_they_are_typed(
     until(tab, "document.querySelectorAll('.t[data-n]').length == 2")
     tab.type(" lit <img/src=x/onerror=window.pwned=1>")
     until(tab, "document.querySelectorAll('.t[data-n]').length > 3")
-    assert tab.js("document.querySelectorAll('.found li').length") == 10
+    assert tab.js("document.querySelectorAll('#lines .found li').length") == 10
     assert tab.js("typeof window.pwned") == "undefined"
     assert tab.js("document.documentElement.scrollWidth") <= width
     assert all(url.startswith(server.url) for url in tab.requests)
@@ -93,7 +107,7 @@ def test_a_word_opens_a_card_and_keys_walk_on(tab: cdp.Browser, server: Server) 
     tab.press("Escape")
     assert tab.js("card.hidden") is True
     # the whole text's pictures open a card too, where the text is looked for in the picture
-    tab.js("document.querySelector('.found button').click()")
+    tab.js("document.querySelector('#lines .found button').click()")
     until(tab, "!card.hidden && document.querySelector('#card figure img').naturalWidth")
     until(tab, "document.querySelector('#card .id').textContent")
     tab.js("document.querySelector('#card .acts button').click()")
@@ -132,6 +146,100 @@ def test_a_picture_is_refused_in_words_where_no_backbone_embeds_it(
     drop(tab, b"GIF89a", "a.gif")
     until(tab, "said.classList.contains('bad')")
     assert "needs vg serve --backbone" in tab.js("said.textContent")
+
+
+def test_a_word_shows_where_each_head_looks(tab: cdp.Browser, server: Server) -> None:
+    tab.visit(server.url, 1280)
+    until(tab, "document.querySelectorAll('#shelf .pic').length == 6")
+    assert tab.js("sought.textContent") == "6 of 6 pictures"
+    tab.click("#shelf [data-row='2']")
+    assert tab.js("phrase.value") == "bam dis 2"  # its first caption
+    assert tab.js("[...given.querySelectorAll('button')].map(one => one.textContent)") == [
+        "bam dis 2",
+        f"{EVIL} fan",
+    ]
+    tab.click("#words .w:nth-of-type(2)")
+    until(tab, "!grid.hidden")
+    row = {"text": "bam dis 2", "image": "image002"}
+    rows = json.loads(server.ask("/api/attention", row).body)
+    shares = np.array([one["attention"] for one in rows]).sum(-1).reshape(3, -1)  # word, head
+    cells = tab.js("[...grid.querySelectorAll('button')].map(one => one.textContent)")
+    assert cells == [f"{100 * share:.0f}" for share in shares[1]]
+    best = int(shares[1].argmax())
+    assert (
+        tab.js("[...grid.querySelectorAll('button')].findIndex(one => one.tabIndex == 0)") == best
+    )
+    # another head, by click and by key
+    tab.click("#grid .row:nth-of-type(2) button")
+    tab.press("ArrowRight")
+    count = len(rows[1]["boxes"])
+    said, numbers = measured(tab.js("looks.textContent"))
+    assert said == (
+        f"“dis”, layer 1, head 2: _ % on {count} regions; other words of the text: _ %; "
+        "even attention: _ %."
+    )
+    others = shares[[0, 2], 1].mean()
+    assert near(numbers, [shares[1, 1], others, count / (count + rows[1]["tokens"])])
+    drawn = "[...scene.querySelectorAll('.r')].map(one => [one.x, one.y, one.width, one.height].map"
+    boxes = np.array(rows[1]["boxes"])
+    boxes[:, 2:] -= boxes[:, :2]
+    assert np.allclose(tab.js(f"{drawn}(side => side.baseVal.value))"), boxes)
+    weights = np.array(rows[1]["attention"])[0, 1]
+    outlined = tab.js("scene.querySelector('.most').x.baseVal.value")
+    assert outlined == pytest.approx(boxes[weights.argmax(), 0])
+    top = int(weights.argmax())
+    first = "[...most.tBodies[0].rows[0].cells].map(one => one.textContent)"
+    name, *cells = tab.js(first)
+    mean = np.array([rows[n]["attention"] for n in (0, 2)])[:, 0, 1, top].mean()
+    assert name == str(top + 1)
+    assert near([measured(cell)[1][0] for cell in cells], [weights[top], mean])
+    # words by key; Escape lets go
+    tab.js("words.querySelector('.w').focus()")
+    tab.press("ArrowRight")
+    tab.press("ArrowRight")
+    assert tab.js("looks.textContent").startswith("“2”, layer 1, head 2: ")
+    assert tab.js("location.hash").endswith("i=image002&q=bam+dis+2&a=2&h=1.2")
+    tab.press("Escape")
+    assert tab.js("looks.textContent") == "Click a word."
+    assert tab.js("location.hash").endswith("i=image002&q=bam+dis+2")
+    assert faults(tab) == []
+
+
+def test_pictures_with_regions_are_found_and_any_text_is_typed(
+    tab: cdp.Browser, server: Server
+) -> None:
+    tab.visit(server.url, 1280)
+    until(tab, "document.querySelectorAll('#shelf .pic').length == 6")
+    tab.js("seek.focus()")
+    tab.type("bam 4")
+    until(tab, "document.querySelectorAll('#shelf .pic').length == 1")
+    tab.js("document.querySelector('#shelf button').click(); phrase.select()")
+    tab.js("phrase.focus()")
+    tab.type(f"gum 👩‍🚒 {EVIL}")
+    until(tab, "document.querySelectorAll('#words .w').length > 3")
+    assert tab.js("words.textContent") == f"gum 👩‍🚒 {EVIL}"
+    tab.click("#words .w")
+    until(tab, "!grid.hidden")
+    assert tab.js("typeof window.pwned") == "undefined"
+    tab.js("phrase.value = 'a '.repeat(63); phrase.dispatchEvent(new Event('input'))")
+    until(tab, "document.querySelectorAll('#words .w').length == 63")
+    tab.click("#words .w")
+    until(tab, "looks.textContent.includes('has 63 tokens, the model takes 62')")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(360, True), (800, False)])
+def test_the_address_brings_a_head_back(
+    tab: cdp.Browser, server: Server, width: int, dark: bool
+) -> None:
+    tab.visit(server.url + "#i=image003&q=bam%20dis&a=1&h=3.2", width, 800, dark)
+    until(tab, "!grid.hidden")
+    assert tab.js("looks.textContent").startswith("“dis”, layer 3, head 2: ")
+    assert tab.js("document.documentElement.scrollWidth") <= width
+    until(tab, "document.querySelector('#shelf [aria-pressed=true]')?.dataset.row == 3")
+    assert all(url.startswith(server.url) for url in tab.requests)
+    assert faults(tab) == []
+    tab.js("location.hash = '#i=nothing'")
+    until(tab, "looks.textContent.includes(\"there is no image 'nothing'\")")
 
 
 def test_emoji_come_with_their_pictures_and_their_backbone(tab: cdp.Browser) -> None:

@@ -123,7 +123,7 @@ def test_the_api_answers_with_a_row_per_word(server: Server) -> None:
     described = json.loads(server.ask("/openapi.json").body)["paths"]
     assert "vg probe-attention" in described["/api/attention"]["post"]["summary"]
     parameters = described["/api/regions"]["get"]["parameters"]
-    assert [one["name"] for one in parameters] == ["find", "first", "row"]
+    assert [one["name"] for one in parameters] == ["find", "first", "row", "image"]
     assert b"/api/regions/{row}" in server.ask("/docs").body
 
 

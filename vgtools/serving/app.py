@@ -239,6 +239,9 @@ class Service:
         """Answer with some of the images that have region features."""
         assert self._seen is not None
         asked = request.query_params.getlist("row")
+        image = request.query_params.get("image")
+        if image is not None:
+            asked = [str(self._seen.named(image))]
         if asked:
             return Response(dumps(_named(self._seen, asked)), media_type=_JSON)
         text = request.query_params.get("find", "")
@@ -467,7 +470,8 @@ def openapi(answers: Mapping[str, Answerer]) -> dict[str, Any]:
         find = one("find", "Words of their ids, names and captions.", {**string, "default": ""})
         first = one("first", _FIRST.about, {**integer, "default": 0})
         about = f"Images with region features, {PAGE} at most, and how many there are; or rows."
-        paths["/api/regions"] = call(about, [find, first, row])
+        named = one("image", "The image of this id alone.", string)
+        paths["/api/regions"] = call(about, [find, first, row, named])
         paths["/api/regions/{row}"] = call("The picture of one of them.", [place, side])
     info = {"title": "vg serve", "version": __version__}
     return {"openapi": "3.1.0", "info": info, "paths": paths}

@@ -56,6 +56,21 @@ class Gallery:
             raise DataError(why, REQUEST, code=Exit.NO_INPUT)
         return int(text)
 
+    def named(self, image: str) -> int:
+        """Return the row of an image.
+
+        Raises:
+            DataError: there is no such image (66).
+        """
+        row = self._row_of.get(image)
+        if row is None:
+            raise DataError(f"there is no image {image!r:.80}", REQUEST, code=Exit.NO_INPUT)
+        return row
+
+    @cached_property
+    def _row_of(self) -> dict[str, int]:
+        return {image: row for row, image in enumerate(self.ids)}
+
     def facts(self, row: int) -> dict[str, Any]:
         """Return the id, the name and the captions of a row."""
         image = self.ids[row]

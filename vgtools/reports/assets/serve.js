@@ -134,10 +134,11 @@
   // --------------------------------------------------------------------------------- the address
   let wanted = null;  // line and token that the address names
   function remember() {
-    const state = new URLSearchParams({t: text.value});
-    if (context && context.value !== String(index.context)) state.set("c", context.value);
+    const state = new URLSearchParams(text.value ? {t: text.value} : {});
+    if (text.value && context && context.value !== String(index.context)) state.set("c", context.value);
     if (shown && shown.dataset.n) state.set("w", `${shown.closest("article").dataset.line}.${shown.dataset.n}`);
-    history.replaceState(null, "", text.value ? "#" + state : location.pathname + location.search);
+    for (const [key, value] of Object.entries(panel ? panel.state() : {})) state.set(key, value);
+    history.replaceState(null, "", state.size ? "#" + state : location.pathname + location.search);
   }
   function recall() {
     const state = new URLSearchParams(location.hash.slice(1)), word = /^(\d+)\.(\d+)$/.exec(state.get("w") || "");
@@ -146,6 +147,7 @@
     weigh();
     wanted = word ? [word[1], word[2]] : null;
     update();
+    if (panel) panel.recall(state);
   }
   function weigh() { if (context) weight.value = fixed(context.value); }
   const tokenAt = (line, n) => lines.querySelector(`article[data-line="${line}"] .t[data-n="${n}"]`);
@@ -284,7 +286,7 @@
     else if (shown && !card.contains(e.target) && !e.target.closest(".found")) close();
   });
   document.addEventListener("keydown", e => {
-    const typing = document.activeElement === text;
+    const typing = document.activeElement.matches("input, textarea");
     if (e.key === "Escape" && shown) { const back = shown; close(); back.focus({preventScroll: true}); return; }
     if (e.key === "/" && !typing) { e.preventDefault(); text.focus(); return; }
     const t = e.target.closest && e.target.closest(".t[data-n]");
@@ -305,6 +307,7 @@
   text.addEventListener("input", () => { if (shown) close(); later(); });
   if (context) context.addEventListener("input", () => { if (shown) close(); weigh(); later(); });
   document.querySelector(".ask").addEventListener("submit", e => e.preventDefault());
+  const panel = index.attention ? attentionPanel(index, {ask, remember}) : null;
   recall();
-  if (!text.value) text.focus();
+  if (!location.hash) text.focus();
 })();
