@@ -1,8 +1,7 @@
 """Requests at a running `vg serve`: broken, huge, hostile, cut off.
 
-A trial is `requests serve SEED`: a server, 60 requests that the seed draws, then SIGTERM. Every
-answer is one of a good server: a status that is not 500, and JSON that says why where it is not
-200. The server then answers a good request, ends with 0 and without a word, and leaves no file.
+A trial is `requests serve SEED`: a server, 60 requests that the seed draws, then SIGTERM. No
+answer has the status 500, and every other one than 200 comes with JSON that gives the reason. The server then answers a good request, ends with 0 and without a word, and leaves no file.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def _request(rng: random.Random, port: int) -> Iterator[bytes]:
 
 
 def _fault(said: bytes, method: bytes) -> tuple[str, str]:
-    """Judge an answer; none at all is right where a request is no HTTP, or lacks its end."""
+    """Judge an answer; it may be missing where a request is not HTTP, or lacks its end."""
     head, _, body = said.partition(b"\r\n\r\n")
     status = head.split(b" ")[1] if head.startswith(b"HTTP/1.1 ") else b""
     if not said or (status == b"400" and body == b"Invalid HTTP request received."):

@@ -35,7 +35,7 @@ def tab() -> Iterator[cdp.Browser]:
 
 def until(tab: cdp.Browser, expression: str) -> Any:
     """Return the value of an expression once it is true."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (found := tab.js(expression)):
         assert time.monotonic() < deadline, (expression, tab.errors, tab.js("said.textContent"))
         time.sleep(0.05)
@@ -54,7 +54,7 @@ def measured(text: str) -> tuple[str, list[float]]:
 
 
 def near(percentages: list[float], shares: list[float]) -> bool:
-    """Return whether percentages of one decimal are those of shares."""
+    """Return whether percentages of one decimal equal shares."""
     return np.allclose(percentages, 100 * np.array(shares), rtol=0, atol=0.051)
 
 

@@ -30,9 +30,8 @@ def serve(
     with their scores, the weight of the sentence is a slider, and every text has its images. With
     --backbone a picture that is dropped finds its neighbours and words; with --feats the page shows
     where in a picture a text is; with --regions and --encoder, which regions of a picture each
-    attention head of a VisualBERT looks at for a word. Its address holds the text, so that it can
-    be sent. It loads nothing from elsewhere. The address is printed on stdout once requests are
-    answered.
+    attention head of a VisualBERT looks at for a word. Its address holds the text. It loads
+    nothing from elsewhere. The address is printed on stdout once requests are answered.
 
     API: POST /api/vokenize, /api/retrieve, /api/locate and /api/attention answer rows with the rows
     that the commands write, byte for byte: a row of JSON with a row, a list with a list, lines

@@ -323,7 +323,7 @@ class AttentionAnswer(Answerer):
         return found
 
     def _attention(self, text: str, image: str) -> tuple[RegionSet, RegionAttention]:
-        # One text at a time, as the command: what is padded differs in its last digits.
+        # One text at a time, as in the command: padding would change the last digits.
         regions = self._regions.of(image)
         return regions, region_attention(self._encoder, text, regions)
 
@@ -374,7 +374,7 @@ class Opened:
     manifest: Mapping[str, Any]
     answers: dict[str, Answerer]
     facts: dict[str, Any] = field(default_factory=dict)
-    regions: Regions | None = None  # of pictures, which need not be the bank's
+    regions: Regions | None = None  # their pictures need not be the bank's
 
 
 def open_answers(models: ServedModels) -> Opened:

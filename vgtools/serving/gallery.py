@@ -22,8 +22,8 @@ class Gallery:
     """Images in rows.
 
     Args:
-        ids: of all rows.
-        pictures: of these rows, or None where there are none to show.
+        ids: an id per row.
+        pictures: pictures by row, or None where there are none to show.
         rows: those that `find` finds; None: all.
         captions: texts about some of the images, by id.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ACTIVE_REGION = 0.1  # a region without gold is shown where a word gives it this share
 _MOST_OTHERS = 4
 _OVERLAP = 0.5
-_DIGITS = 5  # of a share of attention, in rows
+_DIGITS = 5  # digits of attention in rows
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def attention_rows(
     Args:
         words: W spans.
         weights: (L, H, W, R).
-        tokens: of the text, special ones included: even attention would give each of them, and
-            each region, the same share.
+        tokens: how many the text has, special ones included: even attention would give each of
+            them, and each region, the same share.
     """
     facts: dict[str, Any] = {
         "tokens": tokens,

@@ -1,17 +1,15 @@
-"""Attention of a VisualBERT: the rows of the command's examples, and the pictures with regions."""
+"""Attention of a VisualBERT: the rows of the command's examples."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pytest
 
 from tests.serving.client import Server
-from tests.serving.conftest import EVIL
 from tests.serving.test_answers_kinds import asked, opened, vg
 from tests.tiny import grounding, probe, visual
 from vgtools.io.errors import DataError, Exit
@@ -125,43 +123,6 @@ def test_the_api_answers_with_a_row_per_word(server: Server) -> None:
     parameters = described["/api/regions"]["get"]["parameters"]
     assert [one["name"] for one in parameters] == ["find", "first", "row", "image"]
     assert b"/api/regions/{row}" in server.ask("/docs").body
-
-
-def test_pictures_are_found_by_their_ids_names_and_captions(server: Server) -> None:
-    found = json.loads(server.ask("/api/regions").body)
-    assert found["count"] == 6
-    assert found["images"][1]["image"] == "image001"
-    for text, rows in (
-        ("IMAGE003", [3]),
-        ("bam 4", [4]),  # in a caption
-        (EVIL, [0, 1, 2, 3, 4, 5]),  # in the names of the bank
-        ("image bam xyz", []),
-    ):
-        images = json.loads(server.ask("/api/regions?find=" + quote(text)).body)["images"]
-        assert [one["row"] for one in images] == rows, text
-    last = json.loads(server.ask("/api/regions?first=5").body)
-    assert (last["count"], [one["row"] for one in last["images"]]) == (6, [5])
-    (named,) = json.loads(server.ask("/api/regions?row=2").body)
-    assert named["captions"] == ["bam dis 2", f"{EVIL} fan"]
-    picture = server.ask("/api/regions/2?side=640")
-    assert (picture.status, picture.headers["content-type"]) == (200, "image/webp")
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "why"),
-    [
-        ("/api/regions?first=-1", 400, '"first" must be an integer from 0 to'),
-        ("/api/regions?find=" + "a" * 201, 400, '"find" may have 200 characters, got 201'),
-        ("/api/regions?row=6", 404, '"row" must be an integer from 0 to 5'),
-        ("/api/regions/6", 404, '"row" must be an integer from 0 to 5'),
-        ("/api/regions/..%2f..%2fsecret.txt", 404, "Not Found"),
-        ("/api/regions/1?side=3", 400, '"side" must be one of (160, 640)'),
-    ],
-)
-def test_other_pictures_are_refused(server: Server, path: str, status: int, why: str) -> None:
-    found = server.ask(path)
-    assert found.status == status
-    assert why in found.error
 
 
 def test_many_words_of_one_request_are_refused(server: Server) -> None:
