@@ -1,7 +1,8 @@
 """Requests at a running `vg serve`: broken, huge, hostile, cut off.
 
-A trial is `requests serve SEED`: a server, 60 requests that the seed draws, then SIGTERM. No
-answer has the status 500, and every other one than 200 comes with JSON that gives the reason. The server then answers a good request, ends with 0 and without a word, and leaves no file.
+A trial is `requests serve SEED`: a server, 60 requests that the seed draws, then SIGTERM. No answer
+has the status 500, and every other one than 200 comes with JSON that gives the reason. The server
+then answers a good request, ends with 0 and without a word, and leaves no file.
 """
 
 from __future__ import annotations

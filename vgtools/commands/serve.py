@@ -27,26 +27,26 @@ def serve(
     """Serve a page and an API that show the answers of a bank: http://127.0.0.1:8765/.
 
     Page: vokens appear under the words of a text as it is typed; a click on a word shows its images
-    with their scores, the weight of the sentence is a slider, and every text has its images. With
-    --backbone a picture that is dropped finds its neighbours and words; with --feats the page shows
-    where in a picture a text is; with --regions and --encoder, which regions of a picture each
-    attention head of a VisualBERT looks at for a word. Its address holds the text. It loads
-    nothing from elsewhere. The address is printed on stdout once requests are answered.
+    with their scores, a slider weights the sentence, and every text has its images. With --backbone
+    a picture that is dropped finds its neighbours and words; with --feats the page shows where in a
+    picture a text is; with --regions and --encoder, which regions of a picture each attention head
+    of a VisualBERT looks at for a word. Its address holds the text. It loads nothing from
+    elsewhere. The address is printed on stdout once requests are answered.
 
     API: POST /api/vokenize, /api/retrieve, /api/locate and /api/attention answer rows with the rows
     that the commands write, byte for byte: a row of JSON with a row, a list with a list, lines
     (Content-Type: text/plain or application/x-ndjson) with lines, sent as they are computed.
     Settings such as k are in the query. /api/neighbours takes a picture, /api/index gives facts,
     /api/images/ROW a picture, /api/regions finds pictures with regions, /docs and /openapi.json
-    describe it all. An error is {"error": why},
-    in the words of the commands. Requests that wait together share batches.
+    describe it all. An error is {"error": why}, in the words of the commands. Requests that wait
+    together share batches.
 
-    Only this machine is answered, and only pages of the server itself: other names (Host) and other
-    pages (Origin) are refused. With another --host every client needs the token: open
+    Only this machine is answered, and only the server's own pages: other names (Host) and pages
+    (Origin) are refused. With another --host every client needs the token: open
     http://HOST:PORT/?token=TOKEN once, or send "Authorization: Bearer TOKEN"; nothing is encrypted,
-    so put a proxy with TLS before it. Pictures are served by their row, never by a path. A request
-    holds at most 4 MiB of texts in 65,536 rows of 65,536 characters, or a picture of 16 MiB. Ctrl-C
-    and SIGTERM end the server after the requests that are running. It needs vgtools[serve].
+    so put a proxy with TLS before it. Pictures are served by row, not by path. A request holds at
+    most 4 MiB of texts in 65,536 rows of 65,536 characters, or a picture of 16 MiB. Ctrl-C and
+    SIGTERM end the server after the requests that are running. It needs vgtools[serve].
 
     Examples:
 
