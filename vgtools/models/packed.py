@@ -25,8 +25,9 @@ from vgtools.models.products import affine
 # Matrix products get a multiple of this many rows. BLAS libraries use other kernels, with other
 # roundings, for a few rows (MKL: below 8); with whole tiles a token's numbers do not depend on how
 # many tokens share its pack. MKL on Intel processors also needs MKL_CBWR=AUTO,STRICT: with AVX2, or
-# with several threads, its rounding also depends on the number of tiles.
-TILE = 64
+# with several threads, its rounding also depends on the number of tiles. Small tiles, because a
+# short text that somebody types also waits for the rows of its padding.
+TILE = 16
 
 _BERT_SHAPED = ("bert", "roberta", "xlm-roberta", "camembert")
 

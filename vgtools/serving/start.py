@@ -105,7 +105,7 @@ def _galleries(
     """Return the images of a bank, and those with region features.
 
     Args:
-        sources: where their files are; where two have an image, the later source counts.
+        sources: where their files are; a later source overrides earlier sources.
         captions: file of texts about the latter.
 
     Raises:

@@ -1,4 +1,4 @@
-// The panel of a VisualBERT's heads: a picture, a text, a word of it; then what each head gives to regions.
+// The panel of a VisualBERT's heads: the attention to regions of a picture, head by head, for a word of a text.
 function attentionPanel(index, {ask, remember}) {
   const [seek, sought, shelf, bench, scene, about, phrase, given, words, looks, grid, most] =
     ["seek", "sought", "shelf", "bench", "scene", "about", "phrase", "given", "words", "looks", "grid", "most"].map(id => document.getElementById(id));
@@ -14,7 +14,7 @@ function attentionPanel(index, {ask, remember}) {
     if (text !== undefined) made.textContent = text;
     return made;
   };
-  let photo = null, word = -1, head = null, rows = null;  // head: [layer, head] once it is chosen; rows: of the text's words
+  let photo = null, word = -1, head = null, rows = null;  // head: [layer, head] once it is chosen; rows: answers, word by word
   let asking = 0, timer = 0;
 
   // ---------------------------------------------------------------------------------- the pictures
