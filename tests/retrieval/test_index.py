@@ -34,6 +34,11 @@ def test_an_index_opens_mapped_and_finds(tmp_path: Path) -> None:
     assert index.ids[7] == "i7"
     assert (index.search(bank[[9, 4]]).rows == [[9], [4]]).all()
     assert (index.search(torch.from_numpy(bank[[9]])).rows == 9).all()
+    # faiss is not asked to read an exact index, and reads the same.
+    assert index.faiss is None
+    assert np.array_equal(
+        retrieval.index.flat_vectors(retrieval.index.read_faiss(index.path)), bank
+    )
 
 
 def test_every_cut_and_every_kind_of_flip_is_refused(tmp_path: Path) -> None:
