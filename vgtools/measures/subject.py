@@ -64,7 +64,9 @@ class Subject:
             return
         from vgtools.models.encoder import load_encoder
 
-        self.encoder = load_encoder(ref, device=reading.device, offline=reading.offline)
+        self.encoder = load_encoder(
+            ref, device=reading.device, offline=reading.offline, states=True
+        )
         self.fingerprint = self.encoder.fingerprint
 
     @cached_property

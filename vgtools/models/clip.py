@@ -41,6 +41,7 @@ from vgtools.models.references import (
     safetensors_files,
     unusable,
 )
+from vgtools.models.towers import read_texts
 from vgtools.text.clip_bpe import END, START, frame_texts
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def is_tower(ref: str, *, offline: bool = False) -> bool:
     return file.is_file() and read_json(file).get("model_type") in CLIP
 
 
-def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
+def load_teacher(ref: str, *, offline: bool = False, states: bool = False) -> Encoder:
     """Load a text tower with its projection and tokenizer, on the CPU, in float32, all trainable.
 
     Only the text tower of a whole CLIP is loaded.
@@ -85,28 +86,34 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
     Args:
         ref: hub name, directory or vg run.
         offline: never connect.
+        states: only states are asked for; transformers is then not imported where `read_texts` can
+            read it.
 
     Returns:
-        An `Encoder` whose model is transformers' CLIPTextModelWithProjection, in evaluation mode,
-        and whose `width` is E. The tokenizer puts both texts of a pair between their own marks.
+        An `Encoder` whose model is transformers' CLIPTextModelWithProjection or in its face, in
+        evaluation mode, and whose `width` is E. The tokenizer puts both texts of a pair between
+        their own marks.
 
     Raises:
         DataError: missing (66, 69), damaged, pickled, weights are missing (such as the projection
             of a bare tower), no CLIP, or the tokenizer is not its own (65).
     """
-    from transformers import CLIPTextModelWithProjection
-
     folder = resolve(ref, ENCODER_FILES, offline)
-    config = _config(folder)
+    values = _values(folder)
     try:
-        safetensors_files(folder)
+        files = safetensors_files(folder)
     except DataError as error:
         line = f'python -c "from transformers import CLIPModel; CLIPModel.from_pretrained({ref!r})'
         why = f'{error.why}: {line}.save_pretrained(DIR)"'
         raise DataError(why, folder, code=error.code) from None
     tokenizer = frame_texts(load_tokenizer(str(folder), offline=True), folder)
-    network = CLIPTextModelWithProjection
-    model, missing, unlike = load_network(network, folder, "CLIP", config=config)
+    model: Any = read_texts(folder, values, files) if states else None
+    missing = unlike = list[str]()
+    if model is None:
+        from transformers import CLIPTextModelWithProjection as Network
+
+        config = _config(folder, values)
+        model, missing, unlike = load_network(Network, folder, "CLIP", config=config)
     if missing == ["text_projection.weight"]:
         why = "lacks text_projection.weight, so it is a bare tower; take the CLIP that it is from"
         raise DataError(why, folder)
@@ -163,23 +170,32 @@ def new_teacher(
     return _as_teacher(model, tokenizer, ref)
 
 
-def _config(folder: Path) -> Any:
-    """Return the configuration of the text tower in a folder.
+def _values(folder: Path) -> dict[str, Any]:
+    """Return the values of a CLIP's configuration.
 
     Raises:
-        DataError: it belongs to another model (65), or is missing (66).
+        DataError: they belong to another model (65), or are missing (66).
     """
-    from transformers import CLIPTextConfig
-
     values = read_json(folder / "config.json", "a transformers configuration")
     kind = values.get("model_type")
     if kind not in CLIP:
         why = f"is a {kind}, expected a CLIP with a text tower, for example"
         raise DataError(f"{why} openai/clip-vit-base-patch32", folder)
     check_layers(values, folder)
+    return values
+
+
+def _config(folder: Path, values: Mapping[str, Any]) -> Any:
+    """Return the configuration of the text tower by these values.
+
+    Raises:
+        DataError: they are damaged (65).
+    """
+    from transformers import CLIPTextConfig
+
     # The configuration of a whole CLIP has the projection's width once more in the text's part,
     # where it may be transformers' default instead.
-    text = values.get("text_config") if kind == "clip" else values
+    text = values.get("text_config") if values["model_type"] == "clip" else values
     width = values.get("projection_dim")
     known = {} if width is None else {"projection_dim": width}
     try:

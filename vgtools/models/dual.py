@@ -53,6 +53,7 @@ from vgtools.models.references import (
 )
 from vgtools.models.runs import as_config, open_run
 from vgtools.models.sealed import read_run
+from vgtools.models.towers import read_clip
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -120,14 +121,24 @@ def load_dual(
     chosen = pick_device(device)
     if (Path(ref) / "run.json").is_file():
         return _of_run(ref, chosen, pick_dtype(dtype), offline)
-    model, folder = load_towers(ref, offline=offline)
+    folder, config = _opened(ref, offline)
+    model: Any
+    if (read := read_clip(folder, config, safetensors_files(folder))) is not None:
+        model, weights = read
+        check_whole(weights, [], folder)
+        sha256 = fingerprint(weights)
+        scale = weights["logit_scale"]
+        quicken(model)
+    else:
+        model = _towers(folder)
+        sha256 = fingerprint(model)
+        scale = model.logit_scale
+        model.vision_model = None  # Its pictures were embedded by `vg extract-image-feats`.
     tokenizer = as_trained(load_tokenizer(str(folder), offline=True), folder)
-    sha256 = fingerprint(model)
-    model.vision_model = None  # Its pictures were embedded by `vg extract-image-feats`.
     texts = _text_side(DualTexts(model, tokenizer, folder), tokenizer, ref, sha256)
     texts.model.to(chosen, pick_dtype(dtype))
     bias = getattr(model, "logit_bias", None)
-    logits = Logits(float(model.logit_scale.exp()), None if bias is None else float(bias))
+    logits = Logits(float(scale.exp()), None if bias is None else float(bias))
     backbone = {"ref": ref, "fingerprint": sha256}
     return DualEncoder(texts, None, backbone, texts.width, sha256, logits)
 
@@ -135,7 +146,7 @@ def load_dual(
 def _of_run(ref: str, device: torch.device, dtype: torch.dtype, offline: bool) -> DualEncoder:
     run = open_run(ref, RUN)
     file = run.path / "run.json"
-    tower = load_teacher(ref, offline=offline)
+    tower = load_teacher(ref, offline=offline, states=True)
     texts = _text_side(DualTexts(tower.model), tower.tokenizer, ref, tower.fingerprint)
     config = as_config(PhotoConfig, run.info.get(RUN), RUN, file)
     photos = PhotoSide(config, tower.width)
@@ -161,8 +172,12 @@ def load_towers(ref: str, *, offline: bool = False) -> tuple[Any, Path]:
     Raises:
         DataError: as `load_dual`.
     """
-    from transformers import AutoModel
+    folder, _ = _opened(ref, offline)
+    return _towers(folder), folder
 
+
+def _opened(ref: str, offline: bool) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of a dual encoder and its configuration, checked."""
     if (Path(ref) / "run.json").is_file() and read_run(ref).get("kind") == RUN:
         made_by = (read_run(ref).get("backbone") or {}).get("ref")
         why = "is a run of vg pretrain clip, which reads features of a backbone; take --backbone"
@@ -177,11 +192,18 @@ def load_towers(ref: str, *, offline: bool = False) -> tuple[Any, Path]:
         raise DataError(f"{why} for example openai/clip-vit-base-patch32", folder)
     safetensors_files(folder)
     check_layers(config, folder)
+    return folder, config
+
+
+def _towers(folder: Path) -> Any:
+    """Return both towers of a folder by transformers."""
+    from transformers import AutoModel
+
     model, missing, unlike = load_network(AutoModel, folder, "dual encoder")
     # The space does not need a BERT's pooler, which only some checkpoints have.
     needed = [key for key in missing + unlike if ".pooler." not in key]
     check_whole(model, needed, folder)
-    return quicken(model).eval().requires_grad_(False), folder
+    return quicken(model).eval().requires_grad_(False)
 
 
 # ------------------------------------------------------------------------------------------- texts

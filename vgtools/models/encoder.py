@@ -79,19 +79,25 @@ def load_encoder(
     offline: bool = False,
     attention: str | None = None,
     regions: bool = False,
+    states: bool = False,
 ) -> Encoder:
     """Load a text encoder with its tokenizer, frozen and in eval mode.
 
     `attention` is transformers' implementation; `eager` returns attention weights; None is torch's
     fused one if the architecture has it, else eager. With `regions` a VisualBERT remains one;
     without, it is the BERT in it, here and in the functions below, as a LXMERT always is. A dual
-    encoder gives its text side, without the projection.
+    encoder gives its text side, without the projection. With `states` only a `PackedEncoder` will
+    run the model: where `read_tower` can read it, transformers is not imported.
 
     Raises:
         DataError: as `_pretrained`.
     """
     chosen_device = pick_device(device)
     chosen_dtype = pick_dtype(dtype)
+    if states and (read := _tower(ref, offline)) is not None:
+        model, tokenizer, folder = read
+        sha256 = fingerprint(model)
+        return as_encoder(model.to(chosen_device, chosen_dtype), tokenizer, ref, sha256, folder)
     from transformers import AutoModel
 
     settings: dict[str, Any] = {"dtype": chosen_dtype, "attn_implementation": attention}
@@ -110,6 +116,20 @@ def load_encoder(
             sha256 = fingerprint(_text_of(network.from_pretrained(folder, **settings)))
     model = model.eval().requires_grad_(False).to(chosen_device)
     return as_encoder(model, tokenizer, ref, sha256, folder)
+
+
+def _tower(ref: str, offline: bool) -> tuple[Any, Tokenizer, Path] | None:
+    """Return what `_pretrained` does, read without transformers; None where that cannot be."""
+    from vgtools.models.products import quicken
+    from vgtools.models.towers import read_tower
+
+    folder, config = _opened(ref, offline)
+    tokenizer = load_tokenizer(str(folder), offline=True)
+    tower = read_tower(folder, config, safetensors_files(folder))
+    if tower is None:
+        return None
+    check_whole(tower, [], folder)
+    return quicken(tower), tokenizer, folder
 
 
 def reads_before(encoder: Encoder) -> bool:
@@ -379,6 +399,23 @@ def _text_of(model: Any) -> Any:
     return model.text_model if model.config.model_type in TEXT_SIDES else model
 
 
+def _opened(ref: str, offline: bool) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of a text model and its configuration.
+
+    Raises:
+        DataError: missing (66, 69), pickled, no configuration (65), an image backbone (usage).
+    """
+    builtin = BUILTIN.get(ref.removeprefix("builtin:")) if ref.startswith("builtin:") else None
+    if builtin is not None and builtin[3] is not None:
+        why = f"expected a text encoder, for example builtin:minilm, got the image backbone {ref}"
+        raise DataError(why, code=Exit.USAGE)
+    folder = resolve(ref, ENCODER_FILES, offline)
+    safetensors_files(folder)
+    config = _config_in(folder)
+    check_layers(config, folder)
+    return folder, config
+
+
 def _pretrained(
     network: Any,
     name: str,
@@ -401,14 +438,7 @@ def _pretrained(
 
     from vgtools.models.products import quicken
 
-    builtin = BUILTIN.get(ref.removeprefix("builtin:")) if ref.startswith("builtin:") else None
-    if builtin is not None and builtin[3] is not None:
-        why = f"expected a text encoder, for example builtin:minilm, got the image backbone {ref}"
-        raise DataError(why, code=Exit.USAGE)
-    folder = resolve(ref, ENCODER_FILES, offline)
-    safetensors_files(folder)
-    config = _config_in(folder)
-    check_layers(config, folder)
+    folder, config = _opened(ref, offline)
     if head != "new" and config.get("model_type") == "lxmert":
         why = (
             f"is a LXMERT, whose {name}'s head reads the layers that see regions; its text encoder"

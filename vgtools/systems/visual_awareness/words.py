@@ -251,7 +251,7 @@ def open_reader(run: Run, *, device: str = "cpu", offline: bool = False) -> Read
         vectors = open_word_vectors(str(run.path / TABLE))
         return _fitting(run, WordReader(vectors.rows, vectors.array, vectors.fingerprint))
     file = run.path / "run.json"
-    encoder = load_encoder(str(run.path), device=device, offline=offline)
+    encoder = load_encoder(str(run.path), device=device, offline=offline, states=True)
     given = {"ref": str(run.path), "fingerprint": encoder.fingerprint}
     check_same("encoder", given, trained, file)
     given = {"ref": "tokenizer.json", "fingerprint": tokenizer_fingerprint(encoder.tokenizer)}

@@ -140,7 +140,7 @@ def open_matcher(
         why = f"was trained to read tokens; --reading {reading} belongs to a CLIP and its kin"
         raise DataError(why, path, code=Exit.CONFIG)
     matcher, run = load_matcher(path, device=device)
-    encoder = load_encoder(str(path), device=device, dtype=dtype, offline=offline)
+    encoder = load_encoder(str(path), device=device, dtype=dtype, offline=offline, states=True)
     file = run.path / "run.json"
     trained = run.info.get("encoder", {})
     # A folder can be edited by hand, and another encoder would give wrong vokens without any error.
@@ -469,7 +469,7 @@ def load_for(
         if reading is not None:
             why = f"holds clusters of states; --reading {reading} belongs to a CLIP and its kin"
             raise DataError(why, index.path, code=Exit.CONFIG)
-        encoder = load_encoder(path, device=device, dtype=dtype, offline=offline)
+        encoder = load_encoder(path, device=device, dtype=dtype, offline=offline, states=True)
         embedding, fingerprint = open_states(index, encoder)
         matcher = Matcher(embedding, encoder, {}, path, fingerprint)
     else:
