@@ -641,7 +641,7 @@ class Window:
             row: Row = {"text": line}
             if jsonl or isinstance(line, dict):
                 row = parse_json(line, self.path, number)
-            require(row, {"text": str}, self.path, number)
+                require(row, {"text": str}, self.path, number)
             check_length(row["text"], self.path, number)
             rows.append(row)
         return rows

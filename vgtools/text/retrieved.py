@@ -61,7 +61,7 @@ def input_rows(window: Window) -> list[dict[str, Any]]:
     rows = list[dict[str, Any]]()
     for number, row in enumerate(window.rows(), window.first):
         kept = {"text": row["text"]}
-        for key, types in _KEPT.items():
+        for key, types in _KEPT.items() if len(row) > 1 else ():
             if key in row:
                 if not isinstance(row[key], types) or isinstance(row[key], bool):
                     expected = "a string or an integer" if int in types else "a string"
@@ -81,10 +81,11 @@ def output_row(row: Mapping[str, Any], images: Array, scores: Array) -> dict[str
         scores: (K,) float32, rounded to four decimals: the size of batches changes at most the
             last.
     """
-    count = int(np.count_nonzero(images >= 0))
-    rest = {key: value for key, value in row.items() if key != "text"}
-    found = {"images": images[:count], "scores": scores[:count]}
-    return {"text": row["text"], **found, **rest}
+    if images[-1] < 0:
+        count = int(np.count_nonzero(images >= 0))
+        images = images[:count]
+        scores = scores[:count]
+    return {"text": row["text"], "images": images, "scores": scores, **row}
 
 
 def read_retrieved(

@@ -406,12 +406,24 @@ def word_spans(texts: Sequence[str], spans: Array, starts: Array) -> Array:
 
 def _in_words(codes: Array) -> Array:
     """Return which code points are part of a word in the sense of `word_spans`."""
-    distinct, inverse = np.unique(codes, return_inverse=True)
-    in_word = [c == 0x5F or unicodedata.category(chr(c))[0] in "LNM" for c in distinct.tolist()]
-    word = np.array(in_word)[inverse]
-    apostrophe = np.isin(codes, (0x27, 0x2019))
+    common = _common_in_words()
+    word = common[np.minimum(codes, len(common) - 1)]
+    rare = np.flatnonzero(codes >= len(common))
+    distinct, inverse = np.unique(codes[rare], return_inverse=True)
+    word[rare] = np.array([_in_word(c) for c in distinct.tolist()], bool)[inverse]
+    apostrophe = (codes == 0x27) | (codes == 0x2019)
     word[1:-1] |= apostrophe[1:-1] & word[:-2] & word[2:]
     return word
+
+
+def _in_word(code: int) -> bool:
+    return code == 0x5F or unicodedata.category(chr(code))[0] in "LNM"
+
+
+@cache
+def _common_in_words() -> Array:
+    """Return for the code points of Latin, Greek and Cyrillic whether they are part of a word."""
+    return np.array([_in_word(code) for code in range(0x500)])
 
 
 def word_runs(texts: Sequence[str]) -> tuple[Array, Array]:

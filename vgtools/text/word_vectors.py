@@ -159,17 +159,11 @@ def find_words(
     """
     stop_words = load_stop_words() if stop_words is None else stop_words
     spans, starts = word_runs(texts)
-    known: dict[str, int] = {}
-    rows = np.empty(len(spans), np.int32)
-    numbers = np.repeat(np.arange(len(texts)), np.diff(starts))
-    for place, (number, (begin, end)) in enumerate(
-        zip(numbers.tolist(), spans.tolist(), strict=True)
-    ):
-        word = texts[number][begin:end]
-        row = known.get(word)
-        if row is None:
-            row = known[word] = _row(word, row_of, stop_words)
-        rows[place] = row
+    numbers = np.repeat(np.arange(len(texts)), np.diff(starts)).tolist()
+    places = zip(numbers, *spans.T.tolist(), strict=True)
+    words = [texts[number][begin:end] for number, begin, end in places]
+    known = {word: _row(word, row_of, stop_words) for word in dict.fromkeys(words)}
+    rows = np.fromiter(map(known.__getitem__, words), np.int32, len(words))
     keep = rows >= 0
     counted = np.concatenate([[0], np.cumsum(keep)])
     begin, end = spans[keep].T

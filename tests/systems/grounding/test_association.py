@@ -20,6 +20,7 @@ from tests.tiny import grounding as t
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, write_manifest
+from vgtools.systems.grounding import association
 from vgtools.systems.grounding.association import (
     Associator,
     Objects,
@@ -379,23 +380,26 @@ def test_images_by_keywords_are_those_of_loops(
         assert found.scores[i].tolist() == [n for _, n in best] + [0] * missing
 
 
-def test_few_images_of_a_keyword_search_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text is not charged for every image that has one of its words."""
-    sizes: list[int] = []
-    unique = np.unique
-
-    def counted(values: Array, *args: Any, **kwargs: Any) -> Any:
-        sizes.append(len(values))
-        return unique(values, *args, **kwargs)
-
-    rows = np.tile(np.arange(5000, dtype=np.int32), 2)
-    ids = [str(i) for i in range(5000)]
-    starts = np.array([0, 5000, 10000])
-    finder = t.keyword_finder(InvertedFile(ids, ["dog", "cat"], rows, starts, []))
-    words = finder.words(["dog cat"])
-    monkeypatch.setattr(np, "unique", counted)
-    assert finder.search(words, 3).rows.tolist() == [[0, 1, 2]]
-    assert max(sizes) <= 3 * 2
+def test_many_images_are_found_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bits are read one by one or all at once, and sets are kept or made again."""
+    rng = np.random.default_rng(0)
+    lists = [np.flatnonzero(rng.random(300) < share) for share in (0.9, 0.4, 0.4, 0.1, 0.01)]
+    rows = np.concatenate(lists).astype(np.int32)
+    starts = np.cumsum([0, *map(len, lists)])
+    names = ["dog", "cat", "red", "ball", "tree"]
+    bank = InvertedFile([str(i) for i in range(300)], names, rows, starts, [])
+    texts = ["dog cat red ball tree", "tree ball", "red dog", ""]
+    found = []
+    for few, bits in ((64, 1 << 31), (1 << 20, 1 << 31), (0, 0)):
+        monkeypatch.setattr(association, "_FEW", few)
+        monkeypatch.setattr(association, "_BITS", bits)
+        finder = t.keyword_finder(bank)
+        found.append(finder.search(finder.words(texts), 200, own=np.array([3, -1, 299, 0])))
+    assert (found[0].rows[0] >= 0).all()
+    assert 3 not in found[0].rows[0]
+    for other in found[1:]:
+        assert np.array_equal(other.rows, found[0].rows)
+        assert np.array_equal(other.scores, found[0].scores)
 
 
 def test_weights_of_keywords_are_those_of_scikit_learn() -> None:

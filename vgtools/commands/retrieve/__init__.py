@@ -97,7 +97,7 @@ def retrieve(
     if search.score:
         score(opened, texts[0], limit, " ".join(index), search.folds, target, runtime.quiet)
         return
-    gpu = device_type(runtime.device) == "cuda" and "device" in opened.config
+    gpu = "device" in opened.config and device_type(runtime.device) == "cuda"
     counts = run.write(
         RetrieveTask(opened, search, index, limit),
         texts,

@@ -12,10 +12,10 @@ Source: Sileo 2021 (Grounding strategies), section 2.4 and table 3.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -428,6 +428,7 @@ class Keywords:
     starts: Array  # (keywords + 1,) int64
     stop_words: frozenset[str]
     keys: str = KEYWORDS
+    _sets: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
 
     def words(self, texts: Sequence[str]) -> ContentWords:
         """Return the content words of texts that are keywords; `rows` are their numbers."""
@@ -436,47 +437,106 @@ class Keywords:
     def search(self, words: ContentWords, k: int, *, own: Array | None = None) -> SearchResult:
         """Return the k images per text with the most of its words; see `Associator`."""
         found = nothing_found(len(words.starts) - 1, k)
+        starts = words.starts.tolist()
+        numbers = words.rows.tolist()
+        size = len(self.ids)
+        images = list[int]()
+        scores = list[int]()
+        counts = list[int]()
         for text in range(len(found.rows)):
-            rows = words.rows[words.starts[text] : words.starts[text + 1]]
-            if not len(rows):
-                continue
             # A word counts once, and the order of the text decides which image is met first.
-            numbers = list(dict.fromkeys(rows.tolist()))
-            met = np.concatenate([self._images(number) for number in numbers])
-            images, scores = _most_met(met, k, -1 if own is None else int(own[text]))
-            found.rows[text, : len(images)] = images
-            found.scores[text, : len(images)] = scores
+            distinct = dict.fromkeys(numbers[starts[text] : starts[text + 1]])
+            sets = [self._sets.get(number) or self._new_set(number) for number in distinct]
+            left_out = -1 if own is None else int(own[text])
+            counts.append(_most_met(sets, size, k, left_out, images, scores))
+        filled = np.arange(k) < np.array(counts, np.int64)[:, None]
+        found.rows[filled] = images
+        found.scores[filled] = scores
         return found
 
-    def _images(self, number: int) -> Array:
-        return self.images[self.starts[number] : self.starts[number + 1]]
+    def _new_set(self, number: int) -> int:
+        """Return the images of a keyword as the bits of an integer, image 0 the highest."""
+        if len(self._sets) * len(self.ids) > _BITS:
+            self._sets.clear()
+        has = np.zeros(len(self.ids), bool)
+        has[self.images[self.starts[number] : self.starts[number + 1]]] = True
+        found = int.from_bytes(np.packbits(has).data, "big") >> -len(has) % 8
+        self._sets[number] = found
+        return found
 
 
-def _most_met(met: Array, k: int, own: int) -> tuple[Array, Array]:
-    """Return the k images that are met most often, the first met among equals, and how often.
+_BITS = 1 << 31  # of the sets that are kept: 256 MB
+_FEW = 64  # images that are looked for one by one
 
-    Only images that may be among the k are sorted: k images that are met as often as the k-th are
-    met within the first k times as many places.
+
+def _most_met(
+    sets: Sequence[int], size: int, k: int, own: int, images: list[int], scores: list[int]
+) -> int:
+    """Append the k images that are in most sets, the first met among equals, and how often.
 
     Args:
-        met: (P,) images, in the order in which they are met.
-        k: images to return; fewer where fewer are met.
+        sets: images as bits, the first of the bank the highest, in the order in which they are met.
+        size: images of the bank.
+        k: images to find; fewer where fewer are met.
         own: an image that does not count, -1 for none.
+        images: grows by the images.
+        scores: grows by how often each is met.
+
+    Returns:
+        The number of images.
     """
-    counts = np.bincount(met)
-    if 0 <= own < len(counts):
-        counts[own] = 0
-    often = counts[met]
-    places = np.bincount(often)
-    images = places // np.maximum(np.arange(len(places)), 1)  # images that are met this often
-    images[0] = 0
-    least = max(1, int((images[::-1].cumsum()[::-1] >= k).sum()) - 1)
-    above = np.flatnonzero(often > least)
-    level = np.flatnonzero(often == least)[: k * least]
-    near = np.sort(np.concatenate([above, level]))
-    rows, first = np.unique(met[near], return_index=True)
-    order = np.lexsort((first, -counts[rows]))[:k]
-    return rows[order], counts[rows[order]]
+    # The sets are counted for all images at once: a bit of plane p is bit p of an image's count.
+    planes: list[int] = []
+    met = 0
+    for carry in sets:
+        met |= carry
+        for place, plane in enumerate(planes):
+            planes[place] = plane ^ carry
+            carry &= plane
+        if carry:
+            planes.append(carry)
+    if own >= 0:
+        met &= ~(1 << (size - 1 - own))
+    left = k
+    for count, level in _levels(planes, met):
+        for each in sets:
+            some = level & each
+            if not some:
+                continue
+            level ^= some
+            found = _images_of(some, size, left)
+            images += found
+            scores += [count] * len(found)
+            left -= len(found)
+            if not left:
+                return k
+    return k - left
+
+
+def _images_of(bits: int, size: int, most: int) -> list[int]:
+    """Return the first images of a set, `most` of them at most."""
+    if min(most, bits.bit_count()) > _FEW:
+        raw = (bits << -size % 8).to_bytes(-(-size // 8), "big")
+        here = np.unpackbits(np.frombuffer(raw, np.uint8))
+        return cast(list[int], np.flatnonzero(here)[:most].tolist())
+    found = list[int]()
+    while bits and len(found) < most:
+        place = bits.bit_length()
+        found.append(size - place)
+        bits ^= 1 << (place - 1)
+    return found
+
+
+def _levels(planes: Sequence[int], within: int, count: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield each count that images have, the largest first, and the images that have it."""
+    if not within:
+        return
+    if not planes:
+        yield count, within
+        return
+    more = within & planes[-1]
+    yield from _levels(planes[:-1], more, count + (1 << len(planes) - 1))
+    yield from _levels(planes[:-1], within ^ more, count)
 
 
 def open_keywords(path: str) -> Keywords:
@@ -497,7 +557,7 @@ def open_keywords(path: str) -> Keywords:
             rows = np.array(row["rows"])
         except ValueError:  # lists of several lengths among the numbers
             rows = np.empty(0)
-        wrong = rows.ndim != 1 or rows.dtype.kind != "i" or (np.diff(rows) <= 0).any()
+        wrong = rows.ndim != 1 or rows.dtype.kind != "i" or (rows[1:] <= rows[:-1]).any()
         if wrong or rows[0] < 0 or rows[-1] >= len(ids) or row["word"] in numbers:
             why = f"expected a new word and ascending rows below {len(ids)}, got {row!r:.60}"
             raise DataError(why, path, line)
