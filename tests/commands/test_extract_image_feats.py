@@ -203,11 +203,16 @@ def test_broken_images_stop_the_command_or_become_error_rows(
     assert "3 images could not be used; f.errors.jsonl gives reasons" in capfd.readouterr().err
     assert extract(photos, backbone, "--on-error", "skip", "--max-errors", "3") == Exit.OK
     capfd.readouterr()
-    for flags in (["--on-error", "skip", "--max-errors", "2"], ["--on-error", "fail"]):
+    for flags, way_out in (
+        (["--on-error", "skip", "--max-errors", "2"], "--max-errors 3"),
+        (["--on-error", "fail"], "--on-error skip"),
+    ):
         assert extract(photos, backbone, *flags) == Exit.DATA, (
             "what is finished is held to the flags, too"
         )
-        assert "is finished, but 3 images could not be used" in capfd.readouterr().err
+        err = capfd.readouterr().err
+        assert "is finished, but 3 images could not be used" in err
+        assert err.endswith(f"fix them, or allow them with {way_out}\n")
     rows = [json.loads(line) for line in Path("f.errors.jsonl").read_text().splitlines()]
     assert [row["image"] for row in rows] == ["0.jpg", "half.jpg", "p7.png"]
     assert rows[0]["reason"] == "0 bytes"

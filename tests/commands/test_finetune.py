@@ -131,6 +131,15 @@ def test_a_run_of_two_seeds(data: Path, tmp_path: Path, capfd: pytest.CaptureFix
     )
 
 
+def test_a_folder_that_cannot_be_made_ends_it_before_anything_is_loaded(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lost = tmp_path / "no encoder"  # would end in 66
+    assert finetune(data, "sst-2", tmp_path / "runs" / "sst-2", "-e", lost) == 73
+    assert f"{tmp_path / 'runs'} does not exist; create it first" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("task", ["sst-2", "sts-b", "mnli", "codah", "squad-1.1", "squad-2.0"])
 def test_transformers_opens_the_model_and_says_the_same(
     data: Path, tmp_path: Path, task: str

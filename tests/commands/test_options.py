@@ -255,7 +255,7 @@ def test_a_run_folder_is_made_or_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place, why in (
         ("file", "is a file, expected a run folder"),
-        ("no/run", "cannot be created"),
+        ("no/run", "cannot be created: .*/no does not exist; create it first$"),
         (os.fsdecode(b"caf\xe9"), "has bytes in its name that are not UTF-8"),
     ):
         with pytest.raises(DataError, match=why) as fault:

@@ -158,12 +158,14 @@ def test_rows_of_a_missing_photo_are_one_error_and_counted(tmp_path: Path) -> No
     ]
     tally, photos = Tally(skip=True), Folder(tmp_path)
     assert list(with_photos(rows, photos, tally)) == [{"image": "a.jpg"}]
-    assert [e.why[:24] for e in tally.errors] == [
-        "holds no photo 'no.jpg';",
-        "cannot be read as a pict",
-    ]
+    assert tally.errors[0].why == "holds no photo 'no.jpg'", "no way out that was taken"
+    assert tally.errors[1].why.startswith("cannot be read as a picture")
     assert tally.left_out == {"bad item": 2, "row of a bad photo": 1}
     assert photos.used == {"a.jpg": str(tmp_path / "a.jpg")}
+    way_out = "'no.jpg'; mend it, or leave its rows out with --on-error skip$"
+    with pytest.raises(DataError, match=way_out) as caught:
+        list(with_photos(rows, photos, Tally()))
+    assert (caught.value.file, caught.value.code) == (photos.path, Exit.NO_INPUT)
 
 
 def test_the_lists_of_two_data_sets_in_one_folder_are_not_mixed(tmp_path: Path) -> None:

@@ -373,6 +373,8 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
         make_folder(path)
     except OSError as error:
         why = f"cannot be created: {error.strerror}"
+        if isinstance(error, FileNotFoundError):
+            why = f"cannot be created: {path.parent} does not exist; create it first"
         code = file_error(error, path, reading=False).code
         raise DataError(why, path, code=code) from None
     return path

@@ -220,8 +220,7 @@ class Folder:
             if files:
                 both = " and ".join(sorted(files)[:2])
                 raise DataError(f"{image!r:.80} is ambiguous: {both} both match", self.path)
-        why = f"holds no photo {image!r:.80}; get it, or leave its rows out with --on-error skip"
-        raise DataError(why, self.path, code=Exit.NO_INPUT)
+        raise DataError(f"holds no photo {image!r:.80}", self.path, code=Exit.NO_INPUT)
 
 
 def with_photos(rows: Iterable[Row], photos: Folder, tally: Tally) -> Iterator[Row]:
@@ -242,6 +241,9 @@ def with_photos(rows: Iterable[Row], photos: Folder, tally: Tally) -> Iterator[R
                 row = _scaled(row, path)
         except DataError as error:
             bad.add(image)
+            if not tally.skip:
+                why = f"{error.why}; mend it, or leave its rows out with --on-error skip"
+                raise DataError(why, error.file, error.line, error.code) from None
             tally.bad(error)
             continue
         photos.used[image] = path

@@ -354,12 +354,14 @@ def check_errors(path: str, on_error: str, max_errors: int | None) -> None:
     most = max_errors if on_error == "skip" else 0
     if most is None or count <= most:
         return
-    flag = f"--max-errors {most}" if on_error == "skip" else "--on-error fail"
+    skip = on_error == "skip"
+    flag = f"--max-errors {most}" if skip else "--on-error fail"
+    way_out = f"--max-errors {count}" if skip else "--on-error skip"
     listed = f"{path}*.errors.jsonl" if is_shards(path) else Path(path).with_suffix(".errors.jsonl")
     raise DataError(
         f"is finished, but {amount(count, 'image')} could not be used "
         f"(see {listed}), more than {flag} allows; "
-        "fix them, or allow them with --on-error skip",
+        f"fix them, or allow them with {way_out}",
         path,
     )
 

@@ -146,10 +146,10 @@ def _run(
     # The driver of a cluster only reads the files; its GPU, if it has one, is a worker's.
     kind = device_type(runtime.device)
     device = process_device("cpu" if spread.ray else runtime.device)
+    folder = run_folder(output, restart, work.ref)  # before anything is loaded
     with processes.joined(device.type == "cuda"):
         with processes.after_first():
             tuning, inputs = open_tuning(work, pictures, shown, device, runtime)
-        folder = run_folder(output, restart, work.ref)
         with Session("finetune", folder, device, quiet=runtime.quiet) as session:
             for line in tuning.notes():
                 session.note(line)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from vgtools.commands.options import Argument, Count, File, Flag, Quiet, Target, Value, refuse_if
+from vgtools.commands.options import (
+    Argument,
+    Count,
+    File,
+    Flag,
+    Quiet,
+    Target,
+    Value,
+    note,
+    refuse_if,
+)
 from vgtools.commands.signature import flags
 from vgtools.datasets.rows import save
 from vgtools.io.errors import Tally
@@ -22,9 +32,9 @@ def wikitext(
     trim: Annotated[bool, Flag("--trim")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Drop headings and short lines of WikiText.
+    """Filter the lines of WikiText: headings, empty and short ones are dropped by flags.
 
-    Each filter is a flag of its own and counts its drops on stderr; <unk> stays.
+    Each filter counts its drops on stderr; without one all lines stay, and so does <unk>.
 
     Examples:
 
@@ -51,6 +61,8 @@ def wikitext(
     rows = running_text.wikitext(read_text_rows(text), tally, **filters)
     config = {"command": "wikitext"} | filters
     save(rows, target.output, tally, "lines", config, [text], target.restart, quiet)
+    if not any(filters.values()):
+        note("prepare", "all of them: no filter is given, for example --drop-headings", quiet)
 
 
 @flags

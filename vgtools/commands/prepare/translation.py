@@ -98,6 +98,7 @@ def tokenizer(
 
     check_streams(texts, output)
     refuse_if(len(set(texts)) < len(texts), "FILE", "is named twice")
+    folder = run_folder(output, restart=False)
 
     def both() -> Iterator[str]:
         for file in texts:
@@ -107,7 +108,6 @@ def tokenizer(
                     yield row["target"]
 
     learnt = subwords.train_bpe(both(), vocabulary, texts[0])
-    folder = run_folder(output, restart=False)
     names = dict(zip(("pad", "bos", "eos", "unk"), subwords.SPECIAL, strict=True))
     facts = {"tokenizer_class": "PreTrainedTokenizerFast"}
     facts |= {f"{name}_token": token for name, token in names.items()}

@@ -199,9 +199,9 @@ class PretrainFlags:
         from vgtools.training.session import Session, pretrain, process_device
 
         device = process_device(self.runtime.device)
+        folder = run_folder(self.target.output, self.target.restart, *sources)
         torch.manual_seed(self.seed)
         models = open_models()
-        folder = run_folder(self.target.output, self.target.restart, *sources)
         with Session(
             "pretrain",
             folder,

@@ -144,6 +144,7 @@ def visual_awareness(
     files = vector_files(words)
     unfit = files is not None and settings["text"] == "encoder"
     refuse_if(unfit, "--text", f"encoder reads the states of an encoder, --words {words} has none")
+    folder = run_folder(target.output, target.restart, words, pixels.backbone)
     device = process_device(runtime.device)
     ids, pictures, seen = _open_pictures(
         feats, pixels, first, settings["regions"], str(device), runtime.offline
@@ -151,7 +152,6 @@ def visual_awareness(
     named = (captions, validation.valid, feats, *(files or []))
     inputs = Inputs(name for name in named if name)
     splits = read_captions(captions, ids, validation, runtime.quiet)
-    folder = run_folder(target.output, target.restart, words, pixels.backbone)
     with Session(
         "train-matcher", folder, device, quiet=runtime.quiet, save_seconds=_SECONDS
     ) as session:

@@ -121,11 +121,11 @@ def vokenization(
     from vgtools.training.splits import digest
 
     refuse_processes()
+    folder = run_folder(target.output, target.restart, encoder)
     bank = open_features(feats)
     inputs = Inputs(x for x in (captions, valid, feats, stop_words) if x not in (None, NLTK))
     splits = read_captions(captions, bank.ids, validation, runtime.quiet)
     device = process_device(runtime.device)
-    folder = run_folder(target.output, target.restart, encoder)
     with Session(
         "train-matcher", folder, device, quiet=runtime.quiet, save_seconds=_SECONDS
     ) as session:
