@@ -78,7 +78,12 @@ def test_only_the_tasks_that_are_named(vg: Runner, here: Path) -> None:
     done = vg(*some, "wnli", cwd=here)
     assert done.returncode == Exit.NO_INPUT
     assert b"mlm: holds no finished run of vg finetune on wnli" in done.stderr
-    assert vg(*some, "sst-3", cwd=here).returncode == Exit.USAGE
+    done = vg(*some, "mine", cwd=here)  # it could be a task of one's own
+    assert done.returncode == Exit.NO_INPUT
+    assert b"mlm: holds no finished run of vg finetune on mine" in done.stderr
+    done = vg("compare", "mlm/sst-2", "--task", "rte", cwd=here)
+    assert done.returncode == Exit.USAGE
+    assert b"--task: no run is of 'rte'; they are of sst-2" in done.stderr
 
 
 def test_markdown_beside_the_paper_s_table(vg: Runner, here: Path) -> None:

@@ -507,6 +507,7 @@ def _tasks() -> None:
     tiny_tasks.save_mnli(Path("mnli"))
     tiny_tasks.save_codah(Path("codah"))
     tiny_tasks.save_tags(Path("vuan"))
+    tiny_tasks.save_own(Path())
     tiny_translation.save_pairs(Path("pairs"))
     tiny_translation.save_tokenizer(Path("bpe"))
     tiny_translation.save_model(Path("translator"))

@@ -605,6 +605,42 @@ CASES = (
         folder="run",
     ),
     Case(
+        "finetune-own",
+        "finetune classify in/own.csv --text a,b --dev in/own.dev.jsonl -e in/encoder --epochs 1"
+        " --batch-size 8 --max-length 40 --device cpu -q -o run",
+        ("own.csv beside", "own.dev.jsonl jsonl"),
+        folder="run",
+        reader="compare run",
+    ),
+    Case(
+        "finetune-own-regress",
+        "finetune regress in/own.csv --text a --label n --hold-out 0.4 -e in/encoder --epochs 1"
+        " --batch-size 8 --max-length 40 --device cpu -q -o run",
+        ("own.csv beside",),
+        folder="run",
+    ),
+    Case(
+        "finetune-own-tag",
+        "finetune tag in/own.conll --dev in/own.tags.jsonl -e in/encoder --epochs 1 --batch-size 8"
+        " --max-length 40 --device cpu -q -o run",
+        ("own.conll table", "own.tags.jsonl jsonl"),
+        folder="run",
+    ),
+    Case(
+        "finetune-own-choice",
+        "finetune choice in/own.choices.jsonl --hold-out 0.4 -e in/encoder --epochs 1"
+        " --batch-size 8 --max-length 40 --device cpu -q -o run",
+        ("own.choices.jsonl jsonl",),
+        folder="run",
+    ),
+    Case(
+        "finetune-own-answer",
+        "finetune answer in/own.answers.parquet --hold-out 0.4 -e in/encoder --epochs 1"
+        " --batch-size 8 --max-length 40 --device cpu -q -o run",
+        ("own.answers.parquet bytes!",),
+        folder="run",
+    ),
+    Case(
         "finetune-vqa",
         "finetune vqa in/vqa -e in/visualbert --regions in/vqa.npy --answers 2 --epochs 1"
         " --max-length 40"

@@ -237,7 +237,7 @@ def test_a_makefile_of_runs_of_several_folders_and_processes(
         "",
         "sub/rte/run.json: RTE lm/run.json",
         "\tmkdir -p sub",
-        "\tmkdir -p sub && cd sub && $(VG) finetune rte ../RTE --encoder ../lm/encoder"
+        "\tmkdir -p sub && cd sub && $(VG) finetune task rte ../RTE --encoder ../lm/encoder"
         " --output rte",
         "",
         "check: all",

@@ -132,7 +132,7 @@ def test_stsb_scores_and_licence_columns(tmp_path: Path) -> None:
     found, stats = read("sts-b", tmp_path, STS)
     assert [e.label for e in found] == [5.0, 0.25, 0.0]
     assert (found[1].text, found[1].pair) == ("A dog runs.", "A cup broke.")
-    assert list(stats.report()) == ["3 examples"]
+    assert list(stats.report()) == ["3 examples, from 0 to 5, on average 1.75"]
     glue = (
         "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
     )

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
 from tests.tiny import WORDS
 
@@ -151,3 +153,25 @@ def save_swag(path: Path, rows: Sequence[Sequence[str]]) -> Path:
     with open(path, "w", newline="") as stream:
         csv.writer(stream).writerows(rows)
     return path
+
+
+def save_own(folder: Path, count: int = 16) -> None:
+    """Write tables of one's own, one for each kind, and what some are evaluated on."""
+    found = sentences(count)
+    pairs = [(text, NO, ["no", "yes"][label], 0.5 * label) for text, label in found]
+    save_swag(folder / "own.csv", [("a", "b", "label", "n"), *pairs])
+    _save_rows(folder / "own.dev.jsonl", [{"a": a, "b": b, "label": y} for a, b, y, _ in pairs])
+    words = [[(word, "B-X" if word == YES else "O") for word in text.split()] for text, _ in found]
+    lines = ("".join(f"{word}\t{tag}\n" for word, tag in row) for row in words)
+    (folder / "own.conll").write_text("\n".join(lines))
+    tags = [{"text": [w for w, _ in row], "tags": [tag for _, tag in row]} for row in words]
+    _save_rows(folder / "own.tags.jsonl", tags)
+    made = [{"text": text, "choices": [NO, YES], "label": label} for text, label in found]
+    _save_rows(folder / "own.choices.jsonl", made)
+    columns = {"question": [YES] * count, "context": [text for text, _ in found]}
+    columns["answers"] = [[text.split()[0]] for text, _ in found]
+    parquet.write_table(pa.table(columns), folder / "own.answers.parquet")
+
+
+def _save_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))

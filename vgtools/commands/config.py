@@ -79,7 +79,7 @@ def note_settings(context: Any, args: Sequence[str]) -> None:
 
 def sub_command(args: Sequence[str]) -> str:
     """Return the second word of the run that `--config` repeats, which may be a sub-command."""
-    for word, after in zip(args, [*args[1:], ""], strict=True):
+    for word, after in zip(args, [*args, ""][1:], strict=True):
         name, equals, value = word.partition("=")
         if name == "--config":
             record = _record(value if equals else after)

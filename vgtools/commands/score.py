@@ -34,6 +34,8 @@ def score(
 
         vg score mnli other-model.jsonl --gold glue/MNLI
 
+        vg score reviews.run other-model.jsonl --gold reviews.test.csv
+
         vg score vcr-qar qar/seed-9595/predictions.jsonl --joint qa/seed-9595/predictions.jsonl
 
         vg score rte rte.bert/seed-9595/predictions.jsonl -o rte.parquet
@@ -41,7 +43,7 @@ def score(
         vg score vqa vqa/seed-9595/predictions.test.jsonl --submission test-dev.json
 
     Args:
-        name: sst-2, rte, squad-1.1 …
+        name: sst-2, rte, squad-1.1 …; or a run, whose task it is.
         rows: predictions.jsonl of vg finetune.
         gold: Labels: the official file, or the task's folder.
         joint: vcr-qar: vcr-qa's predictions of the same questions, for Q→AR.
@@ -50,10 +52,10 @@ def score(
         null_threshold: SQuAD 2.0: no answer where it scores higher by more than X.
         output: Write the rows as well, as a table (X.parquet) or X.jsonl.
     """
+    from vgtools.tasks.own import named_task
     from vgtools.tasks.saved import SUBMISSIONS, score_saved
-    from vgtools.tasks.table import find_task
 
-    task = find_task(name)
+    task = named_task(name)
     alone = joint is not None and task.name != "vcr-qar"
     why = f"joins predictions of vcr-qa to predictions of vcr-qar, got {task.name}"
     refuse_if(alone, "--joint", why)
@@ -68,5 +70,6 @@ def score(
     piped = [rows, joint, gold].count("-") > 1
     refuse_if(piped, "-", "only one file can come from a pipe")
     if gold is not None and Path(gold).is_dir():
+        refuse_if(task.own, "--gold", f"{task.name} has no official files; name a file")
         gold = str(Path(gold) / task.files["dev"])
     score_saved(task, rows, gold, null_threshold or 0.0, joint, submission, output)

@@ -37,7 +37,8 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
     """Replace parameters that are frozen dataclasses by their fields; hand the dataclasses over.
 
     A field is declared by `settings.value`, or has a type that is `Annotated` with a
-    `typer.Option`. A subclass that repeats a field with another default alone keeps the rest.
+    `typer.Option`, or is such a dataclass itself. A subclass that repeats a field with another
+    default alone keeps the rest.
 
         @dataclass(frozen=True, kw_only=True)
         class Slow(Optimizer):
@@ -75,7 +76,7 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
         for name in values.keys() & {*MODELS, *_FILES}:
             values[name] = _placed_here(values[name], name in MODELS)
         for name, group in groups.items():
-            values[name] = group(**{f.name: values.pop(f.name) for f in dataclasses.fields(group)})
+            values[name] = _filled(group, values)
         return command(**values)
 
     spread.__doc__ = inspect.cleandoc(command.__doc__ or "").partition("\n\nArgs:\n")[0]
@@ -87,6 +88,28 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
 def _config() -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter("config", kind, annotation=CONFIG, default=None)
+
+
+def _filled(group: type[Any], values: dict[str, Any]) -> Any:
+    """Return a dataclass with its values, which are taken out of all."""
+    hints = _hints(group)
+    taken = dict[str, Any]()
+    for item in dataclasses.fields(group):
+        inner: Any = _split(hints[item.name])[0]
+        nested = dataclasses.is_dataclass(inner)
+        taken[item.name] = _filled(inner, values) if nested else values.pop(item.name)
+    return group(**taken)
+
+
+def _hints(group: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass; a subclass keeps the annotations."""
+    hints: dict[str, Any] = {}
+    for base in reversed(group.__mro__):
+        for name, hint in inspect.get_annotations(base, eval_str=True).items():
+            inherited = getattr(hints.get(name), "__metadata__", ())
+            bare = inherited and not hasattr(hint, "__metadata__")
+            hints[name] = Annotated[hint, *inherited] if bare else hint
+    return hints
 
 
 def _placed_here(given: Any, models: bool) -> Any:
@@ -123,14 +146,13 @@ def _fault(one: Any, parameter: inspect.Parameter) -> str:
 
 def _parameters(group: type[Any], topic: Topic) -> list[inspect.Parameter]:
     """Return the fields of a dataclass as parameters of a command, on the page of a topic."""
-    hints: dict[str, Any] = {}
-    for base in reversed(group.__mro__):
-        for name, hint in inspect.get_annotations(base, eval_str=True).items():
-            inherited = getattr(hints.get(name), "__metadata__", ())
-            bare = inherited and not hasattr(hint, "__metadata__")
-            hints[name] = Annotated[hint, *inherited] if bare else hint
+    hints = _hints(group)
     shown = []
     for item in dataclasses.fields(group):
+        inner, own, _ = _split(hints[item.name])
+        if dataclasses.is_dataclass(inner):
+            shown += _parameters(inner, own or topic)  # type: ignore[arg-type]
+            continue
         hint = _flag_of(item.name, hints[item.name], settings.declared(group, item.name))
         required = item.default is dataclasses.MISSING
         default = inspect.Parameter.empty if required else item.default

@@ -15,7 +15,7 @@ from vgtools.io.errors import amount, plain
 from vgtools.reports.drawing import ACCENT, COLOURS, GREY, INK, LINE, PAPER, SOFT, Figure
 from vgtools.reports.tables import Table, p_value
 from vgtools.tasks.by_example import Answers
-from vgtools.tasks.table import find_task
+from vgtools.tasks.table import title_of
 
 Record = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ def examples_table(records: Sequence[Record]) -> Table:
     """
     rows = list[list[str]]()
     for record in records:
-        name = find_task(record["task"]).title + (" (reported)" if "source" in record else "")
+        name = title_of(record["task"]) + (" (reported)" if "source" in record else "")
         counts = [record.get(key) for key in ("improved", "on_par", "worsened")]
         added = record.get("accumulated")
         ratio = record.get("ratio", {})
@@ -94,7 +94,7 @@ def examples_text(records: Iterable[Record]) -> str:
     blocks = list[str]()
     heading = ""
     for record in records:
-        title = f"{find_task(record['task']).title}, {record['group']}"
+        title = f"{title_of(record['task'])}, {record['group']}"
         if title != heading:
             heading = title
             number = 0

@@ -37,7 +37,7 @@ from vgtools.reports.tables import (
     p_value,
 )
 from vgtools.systems.attention_probes.examples import AttentionExample, Group
-from vgtools.tasks.table import find_task
+from vgtools.tasks.table import title_of
 
 Record = Mapping[str, Any]
 
@@ -133,7 +133,7 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
 
     # Names are above the plot, where no line crosses them, in enough lanes that none touches
     # another.
-    names = {find_task(point["task"]).title: x_of(point["grounding_ratio"]) for point in points}
+    names = {title_of(point["task"]): x_of(point["grounding_ratio"]) for point in points}
     lanes = dict[str, int]()
     ends = list[float]()
     for title, x in sorted(names.items(), key=lambda item: item[1]):
@@ -158,7 +158,7 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
     below = "share of the data set's tokens that are visually grounded"
     figure.text(edge + wide / 2, bottom + 36, below, SOFT, 11, "middle")
     for title, x in names.items():
-        highest = max(p["high"] for p in points if find_task(p["task"]).title == title)
+        highest = max(p["high"] for p in points if title_of(p["task"]) == title)
         figure.line(x, top - 6 - 15 * lanes[title], x, y_of(highest) - 4, dashed=True)
     for title, x in names.items():
         y = top - 10 - 15 * lanes[title]
@@ -172,7 +172,7 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
             x = x_of(point["grounding_ratio"]) + shift
             figure.line(x, y_of(point["low"]), x, y_of(point["high"]), colour)
             gain = f"{point['gain']:+.2f} [{point['low']:+.2f}, {point['high']:+.2f}]"
-            title = f"{record['gain_of']}, {find_task(point['task']).title}"
+            title = f"{record['gain_of']}, {title_of(point['task'])}"
             hint = f"{title}: {gain}, p {p_value(point['p'])}"
             figure.dot(x, y_of(point["gain"]), 4.5, colour, hint)
         label = record["gain_of"]

@@ -16,8 +16,9 @@ from vgtools import systems
 from vgtools.io.errors import DataError, Exit, name_of, plain
 from vgtools.io.files import dumps
 from vgtools.io.own import open_stream
-from vgtools.tasks.compare import ORDER, SIGNIFICANT
-from vgtools.tasks.table import Task, find_task
+from vgtools.tasks.compare import SIGNIFICANT, in_order
+from vgtools.tasks.own import shown_task
+from vgtools.tasks.table import Task, title_of
 from vgtools.text.ngrams import VOCABULARY_ABOVE
 
 Record = Mapping[str, Any]
@@ -197,10 +198,12 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
         key: mean or median over seeds.
         bold: mark significantly better scores in bold (markdown) rather than by a star.
     """
-    found = [name for name in ORDER if any(name in record["tasks"] for record in records)]
+    first = {name: cell for r in reversed(records) for name, cell in r["tasks"].items()}
+    found = {name: shown_task(name, first[name]) for name in in_order(first)}
     names = [name for name in found if any("mean" in r["tasks"].get(name, {}) for r in records)]
-    beside = _columns_beside(records, found)
-    scored = [*map(_heading, names), *(_BESIDE[name][metric] for name, metric in beside)]
+    columns = [found[name] for name in names]
+    beside = _columns_beside(records, [*found])
+    scored = [*map(_heading, columns), *(_BESIDE[name][metric] for name, metric in beside)]
     average = "average" if key == "mean" else "average_of_medians"
     base: Record = next((record for record in records if record.get("baseline")), {})
     rows = list[list[str]]()
@@ -209,7 +212,7 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
         is_reported = "source" in record
         column = "mean" if is_reported else key
         tasks = record["tasks"]
-        cells = [_score(name, tasks.get(name), column, bold, is_reported) for name in names]
+        cells = [_score(t, tasks.get(t.name), column, bold, is_reported) for t in columns]
         cells += [_metric(tasks.get(name), metric, column, is_reported) for name, metric in beside]
         mean = record.get("average" if is_reported else average)
         title = f"{record['run']} (reported)" if is_reported else record["run"]
@@ -217,11 +220,11 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
         changes = [record["tasks"].get(name, {}).get("difference") for name in names]
         if any(changes):
             compared = True
-            first = base.get(average)
-            gain = "-" if mean is None or first is None else f"{mean - first:+.1f}"
-            shown = [*map(_change, names, changes), *["-"] * len(beside)]
+            before = base.get(average)
+            gain = "-" if mean is None or before is None else f"{mean - before:+.1f}"
+            shown = [*map(_change, columns, changes), *["-"] * len(beside)]
             rows.append([f"  less {base.get('run', '')}", *shown, gain])
-    remarks = _score_remarks(records, names, key, compared, bold)
+    remarks = _score_remarks(records, columns, key, compared, bold)
     return Table(["Run", *scored, "Avg."], rows, remarks)
 
 
@@ -240,29 +243,27 @@ def _metric(cell: Record | None, metric: str, key: str, is_reported: bool) -> st
     return str(value) if is_reported else f"{value:.1f}"
 
 
-def _heading(name: str) -> str:
-    task = find_task(name)
+def _heading(task: Task) -> str:
     if task.lower_is_better:
         return f"{task.title} ↓"
-    return f"{task.title} EM/F1" if name.startswith("squad") else task.title
+    return f"{task.title} EM/F1" if task.kind == "span" else task.title
 
 
 _FINE = ("translation", "conll-2003")  # gains are small, and the paper prints two decimals
 
 
-def _digits(name: str) -> int:
+def _digits(task: Task) -> int:
     """Return how many decimals the score of a task has: errors are small numbers."""
-    if find_task(name).lower_is_better:
+    if task.lower_is_better:
         return 3
-    return 2 if name in _FINE else 1
+    return 2 if task.name in _FINE else 1
 
 
-def _score(name: str, cell: Record | None, key: str, bold: bool, is_reported: bool) -> str:
+def _score(task: Task, cell: Record | None, key: str, bold: bool, is_reported: bool) -> str:
     if cell is None or key not in cell:
         return "-"
-    squad = name.startswith("squad")
-    task = find_task(name)
-    digits = _digits(name)
+    squad = task.kind == "span"
+    digits = _digits(task)
     values = [cell["metrics"][metric][key] for metric in task.metrics] if squad else [cell[key]]
     if is_reported:  # All decimals of the paper are shown: rows may differ in the last.
         digits = max(digits, *(len(str(value).partition(".")[2]) for value in values))
@@ -276,13 +277,13 @@ def _score(name: str, cell: Record | None, key: str, bold: bool, is_reported: bo
     return f"**{shown}**{spread}" if bold else f"{shown}{spread} *"
 
 
-def _change(name: str, change: Record | None) -> str:
+def _change(task: Task, change: Record | None) -> str:
     if not change:
         return "-"
     if change["p"] is None:
-        return f"{change['value']:+.{_digits(name)}f} (one seed)"
+        return f"{change['value']:+.{_digits(task)}f} (one seed)"
     p = p_value(change.get("p_holm", change["p"]))
-    return f"{change['value']:+.{_digits(name)}f} (p {p})"
+    return f"{change['value']:+.{_digits(task)}f} (p {p})"
 
 
 def p_value(p: float) -> str:
@@ -292,6 +293,7 @@ def p_value(p: float) -> str:
 
 MEASURES = {
     "f1": "F1",
+    "macro_f1": "macro F1",
     "matthews": "Matthews",
     "pearson": "Pearson",
     "spearman": "Spearman",
@@ -301,10 +303,10 @@ MEASURES = {
 }
 
 
-def _measures(names: Iterable[str]) -> str:
+def _measures(tasks: Iterable[Task]) -> str:
     """Return the measure of each task, unless it is accuracy or in its column's heading."""
     titles = dict[str, list[str]]()
-    for task in map(find_task, names):
+    for task in tasks:
         if task.metrics != ("accuracy",) and task.kind != "span":
             spelt = " and ".join(MEASURES.get(name, name) for name in task.metrics)
             measure = f"mean of {spelt}" if len(task.metrics) > 1 else spelt
@@ -313,15 +315,15 @@ def _measures(names: Iterable[str]) -> str:
 
 
 def _score_remarks(
-    records: Sequence[Record], names: Sequence[str], key: str, compared: bool, bold: bool
+    records: Sequence[Record], tasks: Sequence[Task], key: str, compared: bool, bold: bool
 ) -> list[str]:
     ours = [record for record in records if "source" not in record]
-    measures = _measures(names)
+    measures = _measures(tasks)
     spread = f"Percent, {key} ± standard deviation over seeds." if ours else "Percent."
     remarks = [f"{spread} {measures.removesuffix('.')}." if measures else spread]
     if ours:
         all_have = "the tasks that all rows have"
-        shared = ", ".join(find_task(name).title for name in ours[0]["average_of"])
+        shared = ", ".join(map(title_of, ours[0]["average_of"]))
         remarks.append(
             f"Avg.: macro mean over {all_have} ({shared}), SQuAD as the mean of EM and F1."
             if shared
@@ -394,7 +396,7 @@ def gain_table(gains: Sequence[Record]) -> Table:
     points = [{p["task"]: p for p in record["points"]} for record in gains]
     rows = [
         [
-            find_task(name).title,
+            title_of(name),
             f"{ratio:.1%}",
             *(f"{own[name]['gain']:+.1f}" if name in own else "-" for own in points),
         ]
@@ -833,7 +835,7 @@ def print_seeds(task: Task, run: Mapping[str, Any]) -> None:
     columns = [f"{title if count > 1 else 'score':>7}" for title in titles]
     constant = " the mean" if task.lower_is_better else " majority"
     print(f"{heading:{width}}", *columns, constant if base else "", file=sys.stderr)
-    digits = _digits(task.name) + (not task.lower_is_better)
+    digits = _digits(task) + (not task.lower_is_better)
     for name, values in rows.items():
         cells = [f"{values[title]:7.{digits}f}" for title in titles]
         if name in base:

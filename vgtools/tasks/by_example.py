@@ -19,7 +19,7 @@ import numpy as np
 from vgtools.analysis.grounded_words import GroundedWords, permutation_p, spread
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.tasks.compare import ORDER, Row, TaskRun, aligned, check_examples, data_of
+from vgtools.tasks.compare import Row, TaskRun, aligned, check_examples, data_of, in_order
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.examples import hash_of
 from vgtools.tasks.kinds.classify import class_name
@@ -158,7 +158,7 @@ def read_answers(
         DataError: they have no such task in common; predictions are missing, damaged, or of other
             examples; the file of the examples is gone, or is another file.
     """
-    both = [name for name in ORDER if name in first.tasks and name in second.tasks]
+    both = [name for name in in_order(first.tasks) if name in second.tasks]
     tasks = [name for name in both if first.tasks[name].task.kind == "classify"]
     if not tasks:
         why = f"{first.name} and {second.name} have no task with classes in common"

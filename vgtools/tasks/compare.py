@@ -26,17 +26,24 @@ from vgtools.io.streams import read_jsonl
 from vgtools.models.runs import read_run
 from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
+from vgtools.tasks.examples import listed
 from vgtools.tasks.kinds.choice import joint_scores
+from vgtools.tasks.own import definition, shown_task, task_of
 from vgtools.tasks.predictions import Items, headline, make_row
-from vgtools.tasks.table import TABLE_2, TASKS, Task, find_task
+from vgtools.tasks.table import TABLE_2, TASKS, Task
 from vgtools.text.ngrams import Vocabulary, count
 
 Record = dict[str, Any]
 
-# Columns of a table, Table 2's first.
-ORDER = (*TABLE_2, *(task.name for task in TASKS if task.name not in TABLE_2))
+_ORDER = (*TABLE_2, *(task.name for task in TASKS if task.name not in TABLE_2))
 SIGNIFICANT = 0.05  # a p-value below it is marked
 _KIND = "finetune"
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the columns of a table, Table 2's first, tasks of one's own last."""
+    given = dict.fromkeys(names)
+    return [*(name for name in _ORDER if name in given), *(n for n in given if n not in _ORDER)]
 
 
 @dataclass(frozen=True)
@@ -84,8 +91,13 @@ def check_examples(run: TaskRun, base: TaskRun) -> None:
     """Refuse runs that were scored on other texts than one another under the same ids and labels.
 
     Raises:
-        DataError: the hashes differ (65, both).
+        DataError: the hashes differ (65, both), or two tasks of one's own have one name.
     """
+    ours, theirs = (replace(one.task, own=None) for one in (run, base))
+    if ours != theirs:
+        facts = [f"{t.kind}, {', '.join(t.metrics)}, {listed(t.labels)}" for t in (ours, theirs)]
+        why = f"its task {ours.name!r:.60} is not the one of {base.path}: {' and '.join(facts)}"
+        raise DataError(f"{why}; give one of them another --name", run.path / "run.json")
     made, expected = (
         one.info.get("data", {}).get(one.split, {}).get("sha256") for one in (run, base)
     )
@@ -177,7 +189,7 @@ def read_row(path: str | Path, split: str = "dev", only: Collection[str] = ()) -
 
 def _task_run(path: Path, split: str) -> TaskRun:
     info = read_run(path, _KIND)
-    task = find_task(str(info.get("task")))
+    task = task_of(info, path / "run.json")
     seeds = info.get("seeds")
     if not seeds:
         raise DataError('has no scores under "seeds"', path / "run.json")
@@ -216,6 +228,10 @@ def read_rows(
     """
     places = [Path(p).resolve() for p in paths]
     rows = [read_row(path, split, only) for path in paths]
+    there = in_order(name for row in rows for name in row.tasks)
+    if unknown := [name for name in only if name not in there]:
+        why = f"--task: no run is of {unknown[0]!r:.60}; they are of {', '.join(there)}"
+        raise DataError(why, code=Exit.USAGE)
     if baseline is not None:
         first = Path(baseline).resolve()
         if first not in places:
@@ -246,19 +262,19 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
     Source: Vokenization, section 4.3 and Table 2 (`Avg.` with SQuAD as the mean of EM and F1, and
     QQP as the mean of F1 and accuracy); Table 2 does not state how its significance was tested.
     """
-    common = [name for name in ORDER if all(name in row.tasks for row in rows)]
-    shared = [name for name in common if not find_task(name).lower_is_better]
     base = rows[0]
+    common = [name for name in in_order(base.tasks) if all(name in row.tasks for row in rows)]
+    shared = [name for name in common if not base.tasks[name].task.lower_is_better]
     gold = dict[str, list[Items]]()
     for row in rows:
         cells = dict[str, Record]()
-        for name in (n for n in ORDER if n in row.tasks):
+        for name in in_order(row.tasks):
             cells[name] = summary(row.tasks[name])
             if row is base or name not in base.tasks:
                 continue
+            check_examples(row.tasks[name], base.tasks[name])
             if name not in gold:
                 gold[name] = base.tasks[name].items()
-            check_examples(row.tasks[name], base.tasks[name])
             cells[name]["difference"] = _difference(gold[name], row.tasks[name], samples, seed)
         if {"vcr-qa", "vcr-qar"} <= cells.keys():
             cells["vcr-qar"]["metrics"] |= _both_right(row.tasks["vcr-qa"], row.tasks["vcr-qar"])
@@ -353,17 +369,17 @@ def majority_row(rows: Sequence[Row], record: Record) -> Record:
         record: the record of one row, for the tasks that all rows have.
     """
     cells = dict[str, Record]()
-    for name in ORDER:
-        run = next((row.tasks[name] for row in rows if name in row.tasks), None)
-        scores = None if run is None else _majority(run)
+    runs = {name: run for row in reversed(rows) for name, run in row.tasks.items()}
+    for name in in_order(runs):
+        scores = _majority(runs[name])
         if scores is not None:
-            values = {metric: scores[metric] for metric in find_task(name).metrics}
+            values = {metric: scores[metric] for metric in runs[name].task.metrics}
             centers = {metric: _center(np.array([x])) for metric, x in values.items()}
             cells[name] = {**_center(np.array([scores["headline"]])), "metrics": centers}
     shared = record["average_of"]
     whole = [cells[name]["mean"] for name in shared if name in cells]
     average = _average(whole) if len(whole) == len(shared) else None
-    means = [find_task(name).title for name in cells if find_task(name).lower_is_better]
+    means = [runs[name].task.title for name in cells if runs[name].task.lower_is_better]
     return {
         "run": f"Most frequent label{''.join(f' ({title}: the mean)' for title in means)}",
         "tasks": cells,
@@ -397,7 +413,9 @@ def summary(run: TaskRun) -> Record:
     values = np.array([scores["headline"] for scores in seeds])
     names = [name for name in seeds[0] if name != "headline" and not name.startswith("total")]
     common = [name for name in names if all(name in scores for scores in seeds)]
+    own = {} if run.task.own is None else {"own": definition(run.task)}
     return {
+        **own,
         "seeds": len(values),
         **_center(values),
         "std": float(values.std(ddof=1)) if len(values) > 1 else None,
@@ -514,7 +532,7 @@ def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Re
             }
             for name, cell in record["tasks"].items()
             if name in ratios
-            and not find_task(name).lower_is_better
+            and not shown_task(name, cell).lower_is_better
             and (difference := cell.get("difference"))
         ]
         if points:

@@ -68,6 +68,8 @@ def read_examples(
         if keep is not None and not keep(example.id):
             continue
         stats.rows += 1
+        if isinstance(example.label, float):
+            stats.scores.append(example.label)
         if isinstance(example.label, int):
             number = example.label
             stats.labels[task.labels[number] if task.labels else str(number)] += 1
@@ -135,7 +137,8 @@ def known_answers(
     if not given.isdecimal():
         return answer.read_answers(given)
     refuse_stream(train)
-    refuse_stream(answer.annotations_path(train))
+    if task.own is None:
+        refuse_stream(answer.annotations_path(train))
     part = {name: settings.get(name) for name in ("hold_out", "limit")}
     return answer.common_answers(read_split(task, "train", train, **part), int(given))
 

@@ -12,11 +12,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, TypeVar, cast
 
 from vgtools.io.errors import DataError
 from vgtools.io.json_items import json_items
-from vgtools.io.streams import Line, TextStats, parse_json, read_quoted, read_records
+from vgtools.io.names import is_jsonl, is_stream, is_table
+from vgtools.io.streams import (
+    Line,
+    TextStats,
+    check_length,
+    parse_json,
+    read_jsonl,
+    read_quoted,
+    read_records,
+)
 from vgtools.tasks.table import Form, Task, describe_columns
 from vgtools.text.splits import refuse_held_out
 
@@ -82,6 +92,9 @@ class VisualExample(Example):
     line: int | None = field(default=None, repr=False)  # line of the file, for messages
 
 
+_SHOWN = 20  # labels that are listed with their share
+
+
 @dataclass
 class ReadStats:
     """Counts of everything that was left out or mended while a file was read, to be printed."""
@@ -97,6 +110,8 @@ class ReadStats:
     iob1: int = 0  # entities that start with I-, as in IOB1
     iob2: int = 0  # entities that start with B- where IOB1 has I-
     lost: int = 0  # answers that do not occur in the context: scored, but not learned from
+    first_lost: int | None = None  # the line of the first of them
+    scores: list[float] = field(default_factory=list)  # labels that are numbers
     text: TextStats = field(default_factory=TextStats)
     labels: Counter[str] = field(default_factory=Counter)
 
@@ -113,12 +128,18 @@ class ReadStats:
     def report(self) -> Iterator[str]:
         """Yield the lines for the user: the class balance, then everything left out or mended."""
         balance = [f"{name} {count} ({share:.1%})" for name, count, share in self.balance()]
+        if len(balance) > _SHOWN:
+            balance[_SHOWN:] = [f"and {len(balance) - _SHOWN} more labels"]
+        if self.scores:
+            ends = f"from {min(self.scores):g} to {max(self.scores):g}"
+            balance = [f"{ends}, on average {fmean(self.scores):.4g}"]
         yield ", ".join([f"{self.rows} examples", *balance])
         first = f"the first on line {self.first_broken}"
         moved = "answers do not start at answer_start; the nearest occurrence was taken"
         unboxed = "phrases have no box (scenes, or nothing visible) and are left out"
         torn = "entities of IOB2 start with I-; they are read as if with B-"
         lost = "answers do not occur in their context; they are scored, but not learned from"
+        lost += f", the first on line {self.first_lost}" if self.first_lost else ""
         for count, message in (
             (self.broken, f"rows with a wrong column count were left out, {first}"),
             (self.no_gold, "rows have no agreed label"),
@@ -147,15 +168,46 @@ def class_number(
     Raises:
         DataError: not a label of the task; the error lists them.
     """
+    if task.own is not None:
+        label = label_name(column, label, file, line)
     if isinstance(label, bool) or not isinstance(label, (str, int, float)):
         raise DataError(f'{label!r:.60} in "{column}"; expected a label', file, line)
     if label in task.labels:
         return task.labels.index(str(label))
-    if re.fullmatch(r"[0-9]{1,3}", str(label)) and int(label) < task.classes:
+    numbered = task.numbered and re.fullmatch(r"[0-9]{1,3}", str(label))
+    if numbered and int(label) < task.classes:
         return int(label)
-    names = [f"{name} ({i})" for i, name in enumerate(task.labels)]
+    names = [f"{name} ({i})" if task.numbered else name for i, name in enumerate(task.labels)]
     names = names or [str(i) for i in range(task.choices)]
-    raise DataError(f'{label!r:.60} in "{column}"; expected one of {", ".join(names)}', file, line)
+    expected = f"expected one of {listed(names)}"
+    if task.own is not None and task.choices:
+        expected += "; where choices are not counted from 0, --labels names them: A,B,C"
+    elif task.own is not None:
+        expected += "; the training file has all labels, or --labels names them"
+    raise DataError(f'{label!r:.60} in "{column}"; {expected}', file, line)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names, the first of them if they are many."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def label_name(column: str, label: object, file: str | Path | None, line: int | None) -> str:
+    """Return the name of a class in a table of one's own.
+
+    Raises:
+        DataError: neither a text nor a whole number, or the text of a value that is missing.
+    """
+    if isinstance(label, bool):
+        return str(label).lower()  # as JSON has it
+    if isinstance(label, float) and label.is_integer():
+        label = int(label)
+    name = str(label).strip()
+    if type(label) not in (str, int) or name.lower() in ("", "nan"):
+        expected = "expected a label: a text, a whole number, true or false"
+        raise DataError(f'{label!r:.60} in "{column}"; {expected}', file, line)
+    return name
 
 
 # ------------------------------------------------------------------------------------------ tables
@@ -168,10 +220,13 @@ class TableRow(NamedTuple):
     texts: list[str]
     label: Any  # as the parser returns it; None where the row has none
     image: str | None = None
+    images: tuple[str, ...] = ()
 
 
 def describe_forms(task: Task, unlabelled: bool = False) -> str:
     """Describe the forms in which a task may be written, for messages."""
+    if task.own is not None:
+        return "a row of the table for each"
     if task.official:
         return f"{task.title} as {task.official}"
     columns = "; or ".join(describe_columns(form, unlabelled) for form in task.forms)
@@ -186,6 +241,13 @@ def read_table(
     Raises:
         DataError: as `vgtools.tasks.dispatch.read_examples`.
     """
+    if task.own is not None:
+        for line, row in own_rows(task, path, unlabelled, stats):
+            label = row.label
+            if label is not None:
+                label = parse_label(task, task.own.label, label, path, line)
+            yield line, row._replace(label=label)
+        return
     lines = read_records(path, stats.text)
     first = next(lines, None)
     if first is None:
@@ -230,6 +292,90 @@ def _word(text: str, column: str, number: object, path: str | Path, line: int) -
     return words[int(str(number))]
 
 
+def own_rows(
+    task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
+) -> Iterator[tuple[int, TableRow]]:
+    """Yield (line, row) of a table of one's own, with labels as it has them.
+
+    The texts to choose from follow the others. For tags, a text may be a list of words, which are
+    joined by blanks.
+
+    Raises:
+        DataError: not a table, or a column, a text or a label is missing; with the line.
+    """
+    own = task.own
+    assert own is not None
+    if not (is_table(path) or is_jsonl(path) or is_stream(path)):
+        kinds = "a table: .csv, .tsv, .jsonl, .parquet or .arrow"
+        raise DataError(f"expected {kinds}{', or CoNLL columns' * (task.kind == 'tag')}", path)
+    needed = dict.fromkeys(own.texts, "--text") | dict.fromkeys(own.choices, "--choices")
+    needed |= dict.fromkeys(own.images, "--image") | ({own.id: "--id"} if own.id else {})
+    needed |= {} if unlabelled else {own.label: "--label"}
+    for number, (line, row) in enumerate(read_jsonl(path)):
+        stats.check(row, path, line)
+        for name, flag in needed.items():
+            if name not in row:
+                columns = ", ".join(row) or "none"
+                why = f"there is no column {name!r:.60}; the columns are {columns}"
+                raise DataError(f"{why}; {flag} names one of them", path, line)
+        texts = [_own_text(task, name, row[name], path, line) for name in own.texts]
+        if not any(map(str.strip, texts)):
+            raise DataError(f"there is no text in {', '.join(own.texts)}", path, line)
+        texts += _own_choices(task, row, path, line)
+        names = [_own_name(name, row[name], path, line) for name in own.images]
+        label = row.get(own.label)
+        if label in (None, "", []) or (isinstance(label, dict) and not label.get("text")):
+            label = None
+            if not unlabelled and not task.unanswerable:
+                way_out = "rows without one can be predicted: --test FILE"
+                if task.kind == "span":
+                    way_out += "; questions without an answer are learned with --unanswerable"
+                raise DataError(f'"{own.label}" is empty, expected a label; {way_out}', path, line)
+        name = _own_name(own.id, row[own.id], path, line) if own.id else str(number)
+        yield line, TableRow(name, texts, label, images=tuple(names))
+
+
+def _own_name(column: str, value: object, path: str | Path, line: int) -> str:
+    """Return an id, or the name of a picture: a text or a whole number."""
+    if type(value) not in (str, int) or value == "":
+        why = f'"{column}": expected a name, got {value!r:.60}'
+        raise DataError(why, path, line)
+    return str(value)
+
+
+def _own_text(task: Task, column: str, value: object, path: str | Path, line: int) -> str:
+    """Return a text; for tags the words of a list, with one blank between them."""
+    if task.kind == "tag" and isinstance(value, list):
+        for word in value:
+            if not isinstance(word, str) or " " in word:
+                why = f'"{column}": expected words without a blank, got {word!r:.60}'
+                raise DataError(f"{why}; make them two words, with a tag for each", path, line)
+        value = " ".join(value)
+    if not isinstance(value, str):
+        raise DataError(f'"{column}" must be a text, got {value!r:.60}', path, line)
+    check_length(value, path, line)
+    return value
+
+
+def _own_choices(task: Task, row: Mapping[str, Any], path: str | Path, line: int) -> list[str]:
+    """Return the texts to choose from, of their columns or of the list in the only column."""
+    assert task.own is not None
+    names = task.own.choices
+    if not names:
+        return []
+    given = row[names[0]] if len(names) == 1 else [row[name] for name in names]
+    texts = given if isinstance(given, list) else []
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        expected = f"expected a text for each choice in {', '.join(names)}"
+        raise DataError(f"{expected}, got {given!r:.80}", path, line)
+    if task.choices and len(texts) != task.choices:
+        why = f'"{names[0]}" has {len(texts)} choices, expected {task.choices} as in the first row'
+        raise DataError(f"{why} of the training file; leave other rows out", path, line)
+    for text in texts:
+        check_length(text, path, line)
+    return texts
+
+
 def read_sentences(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats, parse_label: LabelParser
 ) -> Iterator[tuple[int, Example]]:
@@ -240,7 +386,11 @@ def read_sentences(
     """
     for line, row in read_table(task, path, unlabelled, stats, parse_label):
         pair = row.texts[1] if len(row.texts) > 1 else None
-        yield line, Example(row.id, row.texts[0], pair, row.label, image=row.image)
+        if row.images:
+            more: dict[str, Any] = {"images": row.images, "line": line}
+            yield line, VisualExample(row.id, row.texts[0], pair, row.label, **more)
+        else:
+            yield line, Example(row.id, row.texts[0], pair, row.label, image=row.image)
 
 
 def _recognise(

@@ -692,7 +692,7 @@ class FineTuning:
         """Return the scores of a split, empty without labels; all but dev append its name."""
         if any("label" not in row for row in rows):
             return {}
-        threshold = self.settings["null_threshold"] if self.task.name == "squad-2.0" else None
+        threshold = self.settings["null_threshold"] if self.task.unanswerable else None
         scores = score_predictions(self.task, with_answers(rows), threshold=threshold)
         if split == "dev":
             return scores

@@ -62,6 +62,18 @@ def f1(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
     return _ratio(2 * hits, w @ (gold == 1) + w @ (predicted == 1))
 
 
+def macro_f1(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
+    """Return the mean of F1 over the classes of a sample, gold or predicted.
+
+    Args and errors as `accuracy`.
+    """
+    w = _weights(gold, predicted, weights)
+    classes = np.union1d(gold, predicted)
+    hits = np.stack([w @ ((gold == c) & (predicted == c)) for c in classes])
+    both = np.stack([w @ (gold == c) + w @ (predicted == c) for c in classes])
+    return np.asarray(_ratio(2 * hits, both).sum(0) / (both > 0).sum(0))
+
+
 def matthews(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
     """Return Matthews' correlation in [-1, 1], as GLUE scores CoLA.
 
@@ -193,6 +205,7 @@ def counted_f1(sums: Array) -> Array:
 METRICS: dict[str, Statistic] = {
     "accuracy": accuracy,
     "f1": f1,
+    "macro_f1": macro_f1,
     "matthews": matthews,
     "pearson": pearson,
     "spearman": spearman,

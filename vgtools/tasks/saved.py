@@ -55,18 +55,18 @@ def score_saved(
         _write_submission(task, path, joint, submission)
         return
 
-    def examples(name: str) -> Iterator[Example] | None:
-        return None if gold is None else read_examples(name, gold)
+    def examples(of: Task | str) -> Iterator[Example] | None:
+        return None if gold is None else read_examples(of, gold)
 
     saved = list(read_predictions(task, path))
     rows = with_answers(saved)
     has_threshold = task.unanswerable and all("no_answer" in row for row in rows)
     at = threshold if has_threshold else None
-    scores = score_predictions(task, rows, examples(task.name), threshold=at, file=path)
+    scores = score_predictions(task, rows, examples(task), threshold=at, file=path)
     if joint is not None:
         first = read_predictions("vcr-qa", joint)
         answers = gather("vcr-qa", first, examples("vcr-qa"), file=joint)
-        rationales = gather(task, rows, examples(task.name), file=path)
+        rationales = gather(task, rows, examples(task), file=path)
         scores |= joint_scores(answers, rationales, joint)
     if output is not None:
         config = {"command": "score", "task": task.name}

@@ -57,6 +57,17 @@ class Form:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The columns of a table that a task of one's own is read from."""
+
+    texts: tuple[str, ...]
+    label: str
+    choices: tuple[str, ...] = ()  # texts to choose from; a single column has a list of them
+    images: tuple[str, ...] = ()  # names of pictures
+    id: str | None = None
+
+
+@dataclass(frozen=True)
 class Task:
     """One downstream data set."""
 
@@ -78,6 +89,8 @@ class Task:
     images: int = 0  # pictures per example
     official: str = ""  # contents of the official file, where it is not a table
     targets: str = ""  # the predictions, where they are not labels, choices or scores
+    own: Columns | None = None  # columns of its table, if it is not built in (`own.py`)
+    numbered: bool = True  # class i may also be written i
 
     @property
     def classes(self) -> int:
@@ -102,14 +115,14 @@ def _read_tasks() -> tuple[Task, ...]:
     tasks = list[Task]()
     for fields in found["task"]:
         hyper = fields.pop("hyper")
-        own = shared[hyper] if isinstance(hyper, str) else Hyper(**_frozen(hyper))
-        forms = tuple(Form(**_frozen(form)) for form in fields.pop("forms", ()))
-        tasks.append(Task(hyper=own, forms=forms, **_frozen(fields)))
+        own = shared[hyper] if isinstance(hyper, str) else Hyper(**frozen(hyper))
+        forms = tuple(Form(**frozen(form)) for form in fields.pop("forms", ()))
+        tasks.append(Task(hyper=own, forms=forms, **frozen(fields)))
     return tuple(tasks)
 
 
-def _frozen(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with tuples for their lists."""
+def frozen(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass, with tuples for their lists."""
     return {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
 
 
@@ -136,11 +149,29 @@ def find_task(name: str) -> Task:
     Raises:
         DataError: no such task; the error lists all names (usage).
     """
-    for task in TASKS:
-        if _key(_ALIASES.get(_key(name), name)) in (_key(task.name), _key(task.title)):
-            return task
-    names = ", ".join(task.name for task in TASKS)
-    raise DataError(f"unknown task {name!r}; expected one of {names}", code=Exit.USAGE)
+    task = built_in(name)
+    if task is None:
+        names = ", ".join(task.name for task in TASKS)
+        raise DataError(f"unknown task {name!r}; expected one of {names}", code=Exit.USAGE)
+    return task
+
+
+def built_in(name: str) -> Task | None:
+    """Return the task of a name as `find_task` does, or None if there is none."""
+    key = _key(_ALIASES.get(_key(name), name))
+    return next((task for task in TASKS if key in (_key(task.name), _key(task.title))), None)
+
+
+def known_name(name: str) -> str:
+    """Return the name of a task as runs have it; one's own is as it is."""
+    task = built_in(name)
+    return name if task is None else task.name
+
+
+def title_of(name: str) -> str:
+    """Return the title of a task; a task of one's own has none but its name."""
+    task = built_in(name)
+    return name if task is None else task.title
 
 
 def find_splits(
@@ -186,7 +217,8 @@ def find_splits(
     for split, way in ways.items():
         if split not in files:
             missing = "" if folder is None else f"{folder} has no {task.files[split]}; "
-            raise DataError(f"{missing}name the file to {way}, or DATA", code=Exit.NO_INPUT)
+            way += "" if task.own else ", or DATA"
+            raise DataError(f"{missing}name the file to {way}", code=Exit.NO_INPUT)
     return files
 
 
@@ -199,7 +231,7 @@ def settings_of(task: Task, given: Mapping[str, Any], shape: str | None = None) 
         shape: shape of a network that is trained from scratch.
     """
     paper = asdict(task.hyper) | {"lr": task.hyper.learning_rate}
-    values = dict(given)
+    values = {"stride": None, "null_threshold": 0.0, **given}
     values |= {name: paper.get(name) for name, value in given.items() if value is None}
     first = values.pop("seed")
     values["steps"] = None if given["epochs"] else values["steps"]

@@ -37,12 +37,12 @@ class GroundedTasks(GroundingFlags):
 
     def files(self) -> dict[str, str]:
         """Return the file of each task that --text names."""
-        from vgtools.tasks.table import find_task
+        from vgtools.tasks.table import known_name
 
         files: dict[str, str] = {}
         for item in self.text or ():
             task, _, path = item.partition("=")
             why = f"expected TASK=FILE, for example sst-2=train.tsv, got {item!r}"
             refuse_if(not path, "--text", why)
-            files[find_task(task).name] = path
+            files[known_name(task)] = path
         return files

@@ -92,7 +92,7 @@ def runs(
     """
     from vgtools.reports import tables
     from vgtools.tasks import compare as c
-    from vgtools.tasks.table import find_task
+    from vgtools.tasks.table import known_name
 
     ground.check()
     names = names or []
@@ -102,7 +102,7 @@ def runs(
         records, alone = tables.reported_alone(reported)
         tables.show(records, [alone], table)
         return
-    only = [find_task(name).name for name in task or ()]
+    only = [known_name(name) for name in task or ()]
     reported_rows = tables.reported(reported) if reported else []
     rows = c.read_rows(names, scores.baseline, split, only)
     for row in rows:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from vgtools.commands.options import TaskFiles, refuse_if
+from vgtools.commands.finetune.topics import CLIP, CLUSTER, RETRIEVAL, TRAINING
+from vgtools.commands.options import (
+    LogTo,
+    Restart,
+    Runtime,
+    TaskFiles,
+    check_streams,
+    refuse_if,
+)
 from vgtools.commands.topics import FIRST
 from vgtools.io.settings import count, file, value
 from vgtools.tasks.table import Hyper
@@ -14,7 +22,7 @@ from vgtools.tasks.table import Hyper
 if TYPE_CHECKING:
     from vgtools.tasks.table import Task
 
-_PAPER = "the task's paper"
+_PAPER = "as in the paper"
 _FUSED = ("classify", "regress", "tag", "translate")  # kinds that images are fused for
 ANSWERED = 9  # training questions that have an answer, for it to be predicted
 
@@ -32,18 +40,43 @@ class Files(TaskFiles):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """The encoder that learns, and the run that becomes of it.
+
+    Attributes:
+        encoder: Hub name, directory, vg run (of vg pretrain) or builtin:NAME.
+        output: Run folder; the same command resumes it.
+        listed: Print the examples and labels of the files; without TASK all tasks: files, columns,
+            metrics, papers' settings.
+        full: Run of vg pretrain xdbert: learn on all of it, also the teacher.
+    """
+
+    encoder: str | None = value(None, metavar="NAME")
+    output: str | None = value(None, metavar="DIR")
+    listed: bool = value(False, "--list")
+    full: bool = value(False, topic=CLIP)
+    restart: Restart = False
+    log_to: Annotated[LogTo, TRAINING] = None
+
+    def check(self, task: Task) -> str:
+        """Return the run folder; refuse flags that the task has no use for."""
+        why = f"is for tasks of texts; {task.name} has pictures"
+        refuse_if(self.full and task.images, "--full", why)
+        refuse_if(self.output is None, "--output", "is required")
+        return str(self.output)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PictureTaskFlags:
     """The regions that tasks with pictures need in addition to their files.
 
     Attributes:
         regions: Tasks with pictures: output of vg extract-image-feats --regions or --detector.
         boxes: Tasks with pictures: the N most confident regions of each.
-        answers: VQA: the answers, one per line; or those that N training questions have.
     """
 
     regions: str | None = value(None, metavar="X.npy")
     boxes: int | None = count(None, show_default="all")
-    answers: str | None = value(None, metavar="FILE|N", show_default=str(ANSWERED))
 
     def check(self, task: Task) -> None:
         """Refuse flags that the task has no use for, and the lack of one that it needs."""
@@ -55,11 +88,26 @@ class PictureTaskFlags:
         for given, flag in ((self.regions, "--regions"), (self.boxes, "--boxes")):
             unused = given is not None and not task.images
             refuse_if(unused, flag, f"is for tasks with pictures; {name} has none")
-        unused = self.boxes is not None and task.kind == "choice"
+        unused = self.boxes is not None and task.kind == "choice" and not task.own
         why = f"{name} sees the regions that its texts name, and the whole picture"
         refuse_if(unused, "--boxes", why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerTaskFlags(PictureTaskFlags):
+    """The regions of tasks with pictures, and the answers to questions about these.
+
+    Attributes:
+        answers: VQA: the answers, one per line; or those that N training questions have.
+    """
+
+    answers: str | None = value(None, metavar="FILE|N", show_default=str(ANSWERED))
+
+    def check(self, task: Task) -> None:
+        """Refuse flags that the task has no use for, and the lack of one that it needs."""
+        super().check(task)
         unused = self.answers is not None and task.kind != "answer"
-        refuse_if(unused, "--answers", f"is for vqa; {name} has its own labels")
+        refuse_if(unused, "--answers", f"is for vqa; {task.name} has its own labels")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,14 +182,12 @@ class Learning:
         lr: Highest learning rate of AdamW.
         batch_size: Items per step, over all processes; SQuAD: windows; translation: source tokens.
         max_length: Highest number of tokens in a sequence, special tokens included.
-        stride: SQuAD: tokens from one window to the next.
         warmup: Share of the steps in which the learning rate rises; from 1 on, their number.
         weight_decay: On matrices.
         seed: First seed, for the head, the order and the dropout.
         seeds: Number of seeds: SEED, SEED+1, …
         keep: Epoch whose weights are kept; the paper chooses none.
         patience: Stop a seed after N epochs that were not its best.
-        null_threshold: SQuAD 2.0: answer nothing if that scores this much higher than the answer.
         window: Batches sorted by length together; 1 leaves the order to chance.
         dtype: bfloat16: matrix products only, weights stay float32.
         limit: For a quick try: the first N examples of every file.
@@ -153,7 +199,6 @@ class Learning:
     lr: float | None = value(None, metavar="RATE", min=0, show_default=_PAPER, topic=FIRST)
     batch_size: int | None = count(None, show_default=_PAPER, topic=FIRST)
     max_length: int | None = count(None, least=3, show_default=_PAPER, topic=FIRST)
-    stride: int | None = count(None, show_default=_PAPER)
     warmup: float | None = value(None, metavar="SHARE", min=0, show_default=_PAPER)
     weight_decay: float | None = value(None, metavar="RATE", min=0, show_default=_PAPER)
     seed: int | None = count(None, least=0, show_default=str(Hyper.seed), topic=FIRST)
@@ -162,7 +207,6 @@ class Learning:
         None, show_default="last; translation, and with --patience: best"
     )
     patience: int | None = count(None)
-    null_threshold: float = value(0.0, metavar="SCORE")
     window: int = count(50)
     dtype: Literal["float32", "bfloat16"] = value("float32", topic=FIRST)
     limit: int | None = count(None, topic=FIRST)
@@ -171,13 +215,30 @@ class Learning:
     def check(self, task: Task) -> None:
         """Refuse flags that the task has no use for, or that contradict one another."""
         refuse_if(self.steps and self.epochs, "--steps", "cannot be combined with --epochs")
+        clash = self.patience and self.keep == "last"
+        refuse_if(clash, "--patience", "implies --keep best and conflicts with --keep last")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanLearning(Learning):
+    """How a task is learned, answers in a context among them.
+
+    Attributes:
+        stride: SQuAD: tokens from one window to the next.
+        null_threshold: SQuAD 2.0: answer nothing if that scores this much higher than the answer.
+    """
+
+    stride: int | None = count(None, show_default=_PAPER)
+    null_threshold: float = value(0.0, metavar="SCORE")
+
+    def check(self, task: Task) -> None:
+        """Refuse flags that the task has no use for, or that contradict one another."""
+        super().check(task)
         unused = self.stride is not None and task.kind != "span"
         refuse_if(unused, "--stride", f"is for SQuAD; {task.name} has no windows")
         unused = bool(self.null_threshold) and not task.unanswerable
         why = "is for squad-2.0, where questions may have no answer"
         refuse_if(unused, "--null-threshold", why)
-        clash = self.patience and self.keep == "last"
-        refuse_if(clash, "--patience", "implies --keep best and conflicts with --keep last")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,3 +265,24 @@ class Spread:
         refuse_if(piped, "--ray", "workers cannot read a pipe; write a file first")
         why = "learns each seed in one process; leave out torchrun, or --ray"
         refuse_if(processes.world() > 1, "--ray", why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """The flags that all tasks have."""
+
+    start: Start
+    learning: Annotated[Learning, TRAINING]
+    shown: Annotated[FoundImages, RETRIEVAL]
+    spread: Annotated[Spread, CLUSTER]
+    runtime: Runtime
+    pictures = PictureTaskFlags()  # none
+
+    def check(self, task: Task, *files: str | None) -> None:
+        """Refuse flags that the task has no use for, and files that cannot be read."""
+        output = self.start.check(task)
+        for group in (self.learning, self.pictures, self.shown):
+            group.check(task)
+        read = [*files, *(self.shown.retrieved or ())]
+        check_streams(read, output)
+        self.spread.check(read)

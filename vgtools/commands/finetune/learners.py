@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vgtools.commands.finetune.flags import ANSWERED, FoundImages, PictureTaskFlags
+from vgtools.commands.finetune.flags import (
+    ANSWERED,
+    AnswerTaskFlags,
+    FoundImages,
+    Given,
+    PictureTaskFlags,
+)
 from vgtools.commands.options import Runtime, note, refuse_if
 
 if TYPE_CHECKING:
@@ -29,20 +35,15 @@ class LearnerJob(NamedTuple):
         return self.task, self.ref, self.settings, device
 
 
-def open_tuning(
-    work: LearnerJob,
-    pictures: PictureTaskFlags,
-    shown: FoundImages,
-    device: torch.device,
-    runtime: Runtime,
-) -> tuple[FineTuning, Inputs]:
+def open_tuning(work: LearnerJob, given: Given, device: torch.device) -> tuple[FineTuning, Inputs]:
     """Return the fine-tuning of the seeds, and the files that it reads."""
     from vgtools.io.inputs import Inputs
     from vgtools.tasks.finetune import FineTuning
 
-    read = [*work.files.values(), *(shown.retrieved or ())]
-    inputs = Inputs([*read, *([pictures.regions] if pictures.regions else [])])
-    learner, settings = learner_of(work, pictures, shown, device, runtime)
+    regions = given.pictures.regions
+    read = [*work.files.values(), *(given.shown.retrieved or ())]
+    inputs = Inputs([*read, *([regions] if regions else [])])
+    learner, settings = learner_of(work, given.pictures, given.shown, device, given.runtime)
     return FineTuning(work.task, learner, work.files, work.settings | settings, work.ref), inputs
 
 
@@ -84,7 +85,8 @@ def _with_regions(
     from vgtools.systems.visualbert.tasks import VisualLearner, open_regions_of
     from vgtools.tasks.dispatch import known_answers
 
-    answers = pictures.answers or str(ANSWERED)
+    given = pictures.answers if isinstance(pictures, AnswerTaskFlags) else None
+    answers = given or str(ANSWERED)
     known = known_answers(work.task, work.files["train"], answers, work.settings)
     regions = open_regions_of(work.ref, file, pictures.boxes, known)
     return VisualLearner(*work.common(device), regions, offline=runtime.offline), regions.config()

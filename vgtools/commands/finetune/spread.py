@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vgtools.commands.finetune.flags import FoundImages, PictureTaskFlags, Spread
+from vgtools.commands.finetune.flags import Given, Spread
 from vgtools.commands.finetune.learners import LearnerJob, open_tuning
-from vgtools.commands.options import Runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,9 +31,7 @@ class Make:
     """Makes the learner of a seed, in the process of a worker."""
 
     work: LearnerJob
-    pictures: PictureTaskFlags
-    shown: FoundImages
-    runtime: Runtime
+    given: Given
     folder: Path  # the run's
     config: dict[str, Any]  # the run's
 
@@ -42,8 +39,8 @@ class Make:
         """Return a function that learns a seed."""
         from vgtools.training.session import process_device
 
-        device = process_device(self.runtime.device)
-        opened = open_tuning(self.work, self.pictures, self.shown, device, self.runtime)
+        device = process_device(self.given.runtime.device)
+        opened = open_tuning(self.work, self.given, device)
         return partial(self._learn, *opened, device)
 
     def _learn(

@@ -122,19 +122,24 @@ def task(
 
         vg prepare task vqa vqa/ --split train -o vqa.jsonl
 
+        vg prepare task reviews.run | vg retrieve - --index coco.faiss -o reviews.images.jsonl
+
     Args:
-        name: snli, sick, conll-2003 …
+        name: snli, sick, conll-2003 …; or a run of vg finetune, whose task and files they are.
         data: Folder with the task's official files.
         split: Keep only this split.
     """
     from vgtools.datasets.rows import save
     from vgtools.tasks.dispatch import text_rows
-    from vgtools.tasks.table import find_splits, find_task
+    from vgtools.tasks.own import files_of, named_task
+    from vgtools.tasks.table import find_splits
 
-    found = find_task(name)
+    found = named_task(name)
     piped = list(vars(files).values()).count("-") > 1
     refuse_if(piped, "-", "only one file can come from a pipe")
-    splits = find_splits(found, data, **vars(files))
+    refuse_if(found.own and data, "DATA", "a run names the files of its task")
+    given = data or not found.own or any(vars(files).values())
+    splits = find_splits(found, data, **vars(files)) if given else files_of(name)
     if split is not None:
         why = f"expected one of {', '.join(splits)}, got {split!r}"
         refuse_if(split not in splits, "--split", why)

@@ -169,8 +169,9 @@ class FusedLearner(Learner):
         """Return the examples of a file with their images."""
         split = super().read(name, path, tuner, encoder)
         official = Path(path).name == self.task.files.get(name)
-        texts = f"vg prepare task {self.task.name} {Path(path).parent if official else 'DATA'}"
-        way_out = f"make them: {texts} | vg retrieve - --index X.faiss -o ROWS.jsonl"
+        task = f"{self.task.name} {Path(path).parent if official else 'DATA'}"
+        task = "RUN (of this task, without images)" if self.task.own else task
+        way_out = f"make them: vg prepare task {task} | vg retrieve - --index X.faiss -o ROWS.jsonl"
         rows = self.images.rows_for([e.whole_text for e in split.examples], name, way_out)
         return dataclasses.replace(split, inputs=InputsWithRows(split.inputs, rows))
 

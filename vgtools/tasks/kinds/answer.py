@@ -13,7 +13,15 @@ import numpy as np
 
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.streams import read_lines
-from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample, json_field, json_rows
+from vgtools.tasks.examples import (
+    Answer,
+    Example,
+    ReadStats,
+    VisualExample,
+    json_field,
+    json_rows,
+    own_rows,
+)
 from vgtools.tasks.kinds.classify import most_likely
 from vgtools.tasks.kinds.span import parse
 from vgtools.tasks.predictions import Items, Joined, NetworkOutputs, make_row, score_items
@@ -39,12 +47,17 @@ def annotations_path(questions: str | Path) -> Path:
 
 def read(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
-) -> Iterator[tuple[None, VisualExample]]:
+) -> Iterator[tuple[int | None, VisualExample]]:
     """Yield (no line, question) with the answers of its annotators; a test file has none.
+
+    A table of one's own has a question with an answer, or a list of them, in each row.
 
     Source: the formats of the VQA data set, version 2; the questions of test-dev are about the
         pictures of test.
     """
+    if task.own is not None:
+        yield from _read_own(task, path, unlabelled, stats)
+        return
     beside = annotations_path(path)
     if not unlabelled and beside == Path(path):
         why = 'the name of a file of questions must contain "questions", to find its annotations'
@@ -63,6 +76,20 @@ def read(
         name = f"COCO_{split[1]}{split[2]}_{image:012}" if split else str(image)
         given = answers.get(number, ())
         yield None, VisualExample(str(number), question, answers=given, images=(name,))
+
+
+def _read_own(
+    task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
+) -> Iterator[tuple[int, VisualExample]]:
+    assert task.own is not None
+    for line, row in own_rows(task, path, unlabelled, stats):
+        given = [row.label] if isinstance(row.label, str) else row.label or []
+        if not isinstance(given, list) or not all(isinstance(t, str) and t.strip() for t in given):
+            why = f'"{task.own.label}" must be an answer or a list of answers, got {given!r:.60}'
+            raise DataError(why, path, line)
+        answers = tuple(Answer(" ".join(text.split()), -1) for text in given)
+        question = row.texts[0]
+        yield line, VisualExample(row.id, question, answers=answers, images=row.images, line=line)
 
 
 def _annotations(path: Path) -> Iterator[tuple[int, tuple[Answer, ...]]]:
@@ -134,13 +161,14 @@ def read_answers(path: str | Path) -> tuple[str, ...]:
 
 
 def soft_targets(golds: Iterable[Answer], known: dict[str, int]) -> dict[int, float]:
-    """Return answer number -> min(1, annotators who gave it / 3).
+    """Return answer number -> min(1, annotators who gave it / 3); fewer than 3 must all agree.
 
     Source: Li et al. 2020, appendix B.1, and its released code: the soft targets of VQA's own
         accuracy.
     """
     given = Counter(normalise_vqa(answer.text) for answer in golds)
-    return {known[text]: min(1.0, count / 3) for text, count in given.items() if text in known}
+    enough = min(3, given.total())
+    return {known[text]: min(1.0, n / enough) for text, n in given.items() if text in known}
 
 
 def head(task: Task) -> None:
@@ -186,9 +214,10 @@ def submission(task: Task, rows: Iterable[Mapping[str, Any]], path: str | Path) 
 
 
 def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
-    """Score answers by VQA's accuracy."""
+    """Score answers by VQA's accuracy; a table of one's own, by whether any right one is given."""
     pairs = zip(joined.predicted, joined.gold, strict=True)
-    each = np.array([vqa_item(text, golds) for text, golds in pairs])
+    item = vqa_item if task.own is None else _is_right
+    each = np.array([item(text, golds) for text, golds in pairs])
     return score_items(joined, each, {"accuracy": float(each.mean())})
 
 
@@ -245,6 +274,10 @@ def vqa_item(answer: str, golds: Sequence[str]) -> float:
     without_agreeing = min(1.0, (same - 1) / 3)
     without_other = min(1.0, same / 3)
     return (same * without_agreeing + (len(golds) - same) * without_other) / len(golds)
+
+
+def _is_right(answer: str, golds: Sequence[str]) -> float:
+    return float(normalise_vqa(answer) in map(normalise_vqa, golds))
 
 
 def majority(task: Task, learnt: Sequence[Example]) -> str:

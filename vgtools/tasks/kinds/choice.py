@@ -34,7 +34,7 @@ def read(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
 ) -> Iterator[tuple[int, Example]]:
     """Yield (line, example) of an official file."""
-    if task.images:
+    if task.images and task.own is None:
         return _read_vcr(task, path, unlabelled)
     return _read_endings(task, path, unlabelled, stats)
 
@@ -47,7 +47,12 @@ def _read_endings(
         start, *beginning = row.texts[: -task.choices]
         endings = row.texts[-task.choices :]
         choices = tuple(" ".join([*beginning, ending]) for ending in endings)
-        yield line, Example(row.id, start, None, row.label, choices)
+        if row.images:  # no text names a region: all of them are seen
+            seen: dict[str, Any] = {"images": row.images, "line": line}
+            seen["links"] = ((),) * (1 + task.choices)
+            yield line, SceneExample(row.id, start, None, row.label, choices, **seen)
+        else:
+            yield line, Example(row.id, start, None, row.label, choices)
 
 
 def head(task: Task) -> tuple[str, dict[str, Any]]:

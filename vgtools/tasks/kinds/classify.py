@@ -35,7 +35,7 @@ def read(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
 ) -> Iterator[tuple[int, Example]]:
     """Yield (line, example) of an official file."""
-    if task.images:
+    if task.images and task.own is None:
         return _read_nlvr2(task, path, unlabelled)
     return read_sentences(task, path, unlabelled, stats, class_number)
 

@@ -14,7 +14,15 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
-from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms, json_field, json_rows
+from vgtools.tasks.examples import (
+    Answer,
+    Example,
+    ReadStats,
+    describe_forms,
+    json_field,
+    json_rows,
+    own_rows,
+)
 from vgtools.tasks.predictions import Items, Joined, NetworkOutputs, make_row, score_items
 from vgtools.tasks.sequences import CHUNK, Encoding, SequenceBuilder, TaskInputs
 from vgtools.tasks.table import Task
@@ -33,8 +41,16 @@ _SURE = 1e4  # the score of no answer where a context has no token
 
 def read(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
-) -> Iterator[tuple[None, Example]]:
-    """Yield (no line, example) of an official SQuAD file, one article in memory at a time."""
+) -> Iterator[tuple[int | None, Example]]:
+    """Yield (no line, example) of an official SQuAD file, one article in memory at a time.
+
+    A table of one's own has a question and a context in each row, with its line.
+    """
+    if task.own is not None:
+        for line, example in _read_own(task, path, unlabelled, stats):
+            stats.labels["unanswerable" if example.is_impossible else "answerable"] += 1
+            yield line, example
+        return
     for at, article in json_rows(path, "data", "articles", describe_forms(task)):
         for p, paragraph in enumerate(json_field(article, "paragraphs", list, at, path)):
             where = f"{at}.paragraphs[{p}]"
@@ -45,6 +61,37 @@ def read(
                 named = "unanswerable" if example.is_impossible else "answerable"
                 stats.labels[named] += 1
                 yield None, example
+
+
+def _read_own(
+    task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
+) -> Iterator[tuple[int, Example]]:
+    """Yield (line, question) of a table.
+
+    An answer is a text, a list of texts, or the object that data hubs have for SQuAD. Where it has
+    no start, it is the first occurrence of the text.
+    """
+    assert task.own is not None
+    for line, row in own_rows(task, path, unlabelled, stats):
+        question, context = row.texts
+        given = row.label if isinstance(row.label, dict) else {"text": row.label}
+        texts = given.get("text") or []
+        texts = [texts] if isinstance(texts, str) else texts
+        starts = given.get("answer_start")
+        if not isinstance(texts, list) or not all(isinstance(t, str) and t for t in texts):
+            expected = "expected an answer, a list of answers, or text and answer_start"
+            raise DataError(f'"{task.own.label}": {expected}, got {given!r:.80}', path, line)
+        starts = [context.find(text) for text in texts] if starts is None else starts
+        if not isinstance(starts, list) or len(starts) != len(texts):
+            why = f'"answer_start" must have {len(texts)} numbers, got {starts!r:.60}'
+            raise DataError(why, path, line)
+        pairs = zip(texts, starts, strict=True)
+        found = [{"text": text, "answer_start": start} for text, start in pairs]
+        lost = stats.lost
+        answers = tuple(_answer(one, context, f"line {line}", path, stats) for one in found)
+        stats.first_lost = stats.first_lost or (line if stats.lost > lost else None)
+        impossible = not answers and not unlabelled
+        yield line, Example(row.id, question, context, None, (), answers, impossible)
 
 
 def _question(

@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
+from vgtools.io.names import is_jsonl, is_stream, is_table
 from vgtools.io.streams import Line, parse_json, read_records, require
 from vgtools.tasks import metrics
-from vgtools.tasks.examples import Example, ReadStats, class_number, describe_forms
+from vgtools.tasks.examples import (
+    Example,
+    ReadStats,
+    class_number,
+    describe_forms,
+    label_name,
+    own_rows,
+)
 from vgtools.tasks.kinds.classify import class_name, named_outputs
 from vgtools.tasks.predictions import Items, Joined, NetworkOutputs, count_items, make_row
 from vgtools.tasks.sequences import CHUNK, Encoding, SequenceBuilder, TaskInputs
@@ -51,73 +59,158 @@ class TaggedExample(Example):
 # ----------------------------------------------------------------------------------------- reading
 
 
+class _Sentence(NamedTuple):
+    """A sentence as its file has it."""
+
+    line: int  # its last
+    text: str
+    tags: Sequence[object] | None  # None where the file has none
+    column: str = "tag"  # where they are, for messages
+    id: str = ""
+    first: int | None = None  # line of the first tag, where each has its own
+
+    def placed(self) -> Iterator[tuple[object, int]]:
+        """Yield each tag with its line."""
+        for place, tag in enumerate(self.tags or ()):
+            yield tag, self.line if self.first is None else self.first + place
+
+
 def read(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
 ) -> Iterator[tuple[int, Example]]:
-    """Yield (line, example) of rows `text`, `tags`, or of a CoNLL file."""
+    """Yield (line, example) of rows `text`, `tags`, of a table of one's own, or of a CoNLL file."""
+    for number, sentence in enumerate(_sentences(task, path, unlabelled, stats)):
+        column = sentence.column
+        tags = [_class(task, column, name, path, line) for name, line in sentence.placed()]
+        if has_entities(task):
+            _count_schemes(_names(task, tags), stats)
+        found = _iob2(task, tags)
+        stats.labels.update(str(class_name(task, tag)) for tag in found if tag != _NO_TAG)
+        yield sentence.line, TaggedExample(sentence.id or str(number), sentence.text, tags=found)
+
+
+def tag_lines(task: Task, path: str) -> dict[str, int]:
+    """Return the tags of a training file, which the task does not know yet, with first lines."""
+    lines = dict[str, int]()
+    for sentence in _sentences(task, path, False, ReadStats(learn=True)):
+        for tag, line in sentence.placed():
+            if tag is not None:
+                lines.setdefault(label_name(sentence.column, tag, path, line), line)
+    return lines
+
+
+def _sentences(
+    task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
+) -> Iterator[_Sentence]:
+    if task.own is not None and (is_table(path) or is_jsonl(path) or is_stream(path)):
+        yield from _read_own(task, path, unlabelled, stats)
+        return
     lines = read_records(path, stats.text)
     first = next(lines, None)
     if first is None:
         raise DataError(f"is empty; expected {describe_forms(task, unlabelled)}", path)
     numbered = enumerate(chain([first], lines), 1)
-    if isinstance(first, dict) or first.lstrip().startswith("{"):
-        found = _read_rows(task, numbered, path, unlabelled, stats)
+    if task.own is None and (isinstance(first, dict) or first.lstrip().startswith("{")):
+        yield from _read_rows(numbered, path, unlabelled, stats)
     else:
-        found = _read_columns(task, cast(Iterator[tuple[int, str]], numbered), path, stats)
-    for number, (line, example) in enumerate(found):
-        stats.labels.update(str(class_name(task, tag)) for tag in example.tags if tag != _NO_TAG)
-        yield line, replace(example, id=example.id or str(number))
+        columns = cast(Iterator[tuple[int, str]], numbered)
+        yield from _read_columns(task, columns, path, unlabelled, stats)
+
+
+def _read_own(
+    task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
+) -> Iterator[_Sentence]:
+    assert task.own is not None
+    for line, row in own_rows(task, path, unlabelled, stats):
+        tags = row.label.split() if isinstance(row.label, str) else row.label
+        sentence = _Sentence(line, row.texts[0], tags, task.own.label, row.id)
+        yield _checked(sentence, task.own.texts[0], path)
 
 
 def _read_rows(
-    task: Task,
-    lines: Iterator[tuple[int, Line]],
-    path: str | Path,
-    unlabelled: bool,
-    stats: ReadStats,
-) -> Iterator[tuple[int, TaggedExample]]:
+    lines: Iterator[tuple[int, Line]], path: str | Path, unlabelled: bool, stats: ReadStats
+) -> Iterator[_Sentence]:
     for line, text in lines:
         row = parse_json(text, path, line)
         stats.check(row, path, line)
         require(row, {"text": str}, path, line)
-        tags = tuple[int, ...]()
         if not unlabelled or row.get("tags") is not None:
             require(row, {"tags": list}, path, line)
-            tags = _tags(task, "tags", row["tags"], path, line)
-            count = len(row["text"].split(" "))
-            if len(tags) != count:
-                why = f'"tags" has {len(tags)} items, but "text" has {count} words'
-                raise DataError(f"{why}, with one blank between them", path, line)
-        yield line, TaggedExample(str(row.get("id", "")), row["text"], tags=_iob2(task, tags))
+        name = str(row.get("id", ""))
+        sentence = _Sentence(line, row["text"], row.get("tags"), "tags", name)
+        yield _checked(sentence, "text", path)
+
+
+def _checked(sentence: _Sentence, column: str, path: str | Path) -> _Sentence:
+    """Return a sentence that has a tag for each word, or none."""
+    tags = sentence.tags
+    if tags is not None and not isinstance(tags, list):
+        expected = f'"{sentence.column}" must be a list of tags, or tags between blanks'
+        raise DataError(f"{expected}, got {tags!r:.60}", path, sentence.line)
+    count = len(sentence.text.split(" "))
+    if tags is not None and len(tags) != count:
+        why = f'"{sentence.column}" has {len(tags)} items, but "{column}" has {count} words'
+        raise DataError(f"{why}, with one blank between them", path, sentence.line)
+    return sentence
 
 
 def _read_columns(
-    task: Task, lines: Iterator[tuple[int, str]], path: str | Path, stats: ReadStats
-) -> Iterator[tuple[int, TaggedExample]]:
+    task: Task,
+    lines: Iterator[tuple[int, str]],
+    path: str | Path,
+    unlabelled: bool,
+    stats: ReadStats,
+) -> Iterator[_Sentence]:
     """Yield the sentences of a CoNLL file: word first, tag last, an empty line after a sentence.
+
+    In a file of one's own, columns have numbers from 1.
 
     Source: Tjong Kim Sang and De Meulder 2003, section 2.1.
     """
+    at, label = _numbers(task, path)
+    least = 1 if unlabelled else 2
     width = 0
     for is_sentence, part in groupby(lines, key=lambda line: bool(_CELLS.search(line[1]))):
         words = list[str]()
-        tags = list[int]()
+        tags = list[str]()
         for line, text in part if is_sentence else ():
             # Not `split()`: a word may contain other kinds of white space.
             cells = _CELLS.findall(text)
             width = width or len(cells)
-            if len(cells) != width or width < 2:
-                expected = f"expected {max(width, 2)} columns, the word first and its tag last"
+            if len(cells) != width or width < max(least, at + 1, label + 1):
+                needed = max(width, least, at + 1, label + 1)
+                expected = f"expected {needed} columns, the word first and its tag last"
                 raise DataError(f"{expected}, got {len(cells)}", path, line)
             if cells[0] == _DOCUMENT:
                 stats.documents += 1
                 continue
-            words.append(cells[0])
-            tags.append(class_number(task, "tag", cells[-1], path, line))
+            words.append(cells[at])
+            tags.append(cells[label])
         if words:
-            if has_entities(task):
-                _count_schemes(_names(task, tags), stats)
-            yield line, TaggedExample("", " ".join(words), tags=_iob2(task, tags))
+            text = " ".join(words)
+            first = line - len(words) + 1
+            yield _Sentence(line, text, None if width == 1 else tags, first=first)
+
+
+def _numbers(task: Task, path: str | Path) -> tuple[int, int]:
+    """Return the places of a word and of its tag in a line of a CoNLL file."""
+    if task.own is None:
+        return 0, -1
+    given = task.own.texts[0], task.own.label
+    places = [0, -1]
+    for number, (name, default) in enumerate(zip(given, ("text", "tags"), strict=True)):
+        if re.fullmatch(r"[1-9]\d?", name):
+            places[number] = int(name) - 1
+        elif name != default:
+            flag = ("--text", "--label")[number]
+            why = f"has columns without names: {flag} is the number of one, from 1, got {name!r}"
+            raise DataError(f"{why}; or name a table .csv, .tsv, .jsonl or .parquet", path)
+    return places[0], places[1]
+
+
+def _class(task: Task, column: str, name: object, file: str | Path | None, line: int | None) -> int:
+    """Return the class of a tag, of null none."""
+    return _NO_TAG if name is None else class_number(task, column, name, file, line)
 
 
 def _count_schemes(tags: Sequence[str], stats: ReadStats) -> None:
@@ -132,7 +225,7 @@ def _count_schemes(tags: Sequence[str], stats: ReadStats) -> None:
 
 def has_entities(task: Task) -> bool:
     """Return whether tags mark entities, and not each word by itself."""
-    return task.labels[0] == "O"
+    return "f1" in task.metrics
 
 
 def _iob2(task: Task, tags: Sequence[int]) -> tuple[int, ...]:
@@ -304,15 +397,7 @@ def parse(
     if not isinstance(value, list):
         every = class_number(task, key, value, file, line)
         return every if key == "prediction" else (every,)
-    return _tags(task, key, value, file, line)
-
-
-def _tags(
-    task: Task, key: str, values: list[Any], file: str | Path | None, line: int | None
-) -> tuple[int, ...]:
-    return tuple(
-        _NO_TAG if tag is None else class_number(task, key, tag, file, line) for tag in values
-    )
+    return tuple(_class(task, key, tag, file, line) for tag in value)
 
 
 def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
