@@ -9,6 +9,7 @@ import pty
 import re
 import signal
 import subprocess
+import termios
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -284,12 +285,18 @@ def test_wrong_calls_and_inputs_fail_in_one_line(call: Runner, bank: Path) -> No
 
 
 def on_terminal(
-    command: list[str], width: int, stdin: bytes | None = None, **env: str
+    command: list[str],
+    width: int,
+    stdin: bytes | None = None,
+    size: tuple[int, int] | None = None,
+    **env: str,
 ) -> tuple[int, str]:
     """Run a command whose output is a terminal (its input too, unless bytes are given) and return
     what it showed.
     """
     ours, theirs = pty.openpty()
+    if size is not None:
+        termios.tcsetwinsize(theirs, size)
     process = subprocess.Popen(
         command,
         stdin=theirs if stdin is None else subprocess.PIPE,
@@ -337,6 +344,34 @@ def test_a_terminal_gets_a_table(bank: Path) -> None:
     assert (
         max(map(len, dumb.partition("2 sentences")[0].partition("vg show")[0].splitlines())) <= 24
     )
+
+
+def test_a_terminal_gets_small_pictures_and_a_pipe_never(bank: Path) -> None:
+    command = vg_command(
+        "show",
+        bank / "v.jsonl",
+        "--ids",
+        bank / "vg.ids",
+        "--images",
+        bank / "photos",
+        "--limit",
+        "2",
+    )
+    code, text = on_terminal(command, 60, size=(24, 60), COLORTERM="truecolor")
+    assert code == 0, text
+    assert text.count("▀") == 12 * 6 * 5  # of five tokens with a picture
+    assert "0.png" in text
+    # Neither without colours, nor on a terminal that states no size, nor where rows are piped in.
+    assert "▀" not in on_terminal(command, 60, size=(24, 60), NO_COLOR="1")[1]
+    code, text = on_terminal(command, 60, COLORTERM="truecolor")
+    assert (code, text.count("▀")) == (0, 0)
+    piped = [*command[: command.index("show") + 1], "-", *command[command.index("show") + 2 :]]
+    rows = (bank / "v.jsonl").read_bytes()
+    code, text = on_terminal(piped, 60, rows, (24, 60), COLORTERM="truecolor")
+    assert (code, text.count("▀")) == (0, 0)
+    done = subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL)
+    assert b"\x1b" not in done.stdout
+    assert done.stdout.startswith(b"1\tA\t0\t1\t1\t0\t0.png\t0.2500\n")
 
 
 def test_escape_sequences_do_not_reach_the_terminal(bank: Path) -> None:

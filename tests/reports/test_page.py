@@ -168,3 +168,16 @@ def test_photos_of_a_page_are_smaller_the_more_there_are() -> None:
     side = page.photo_side(5000, 256)
     soft = Image.fromarray(noise).resize((side, side))
     assert 4e6 < 5000 * len(page.data_uri(soft, "WEBP", quality=75, method=2)) < 9e6
+
+
+def test_a_drawing_has_pixels_for_sheets_and_terminals(tmp_path: Path) -> None:
+    path = tmp_path / "a.svg"
+    inside = '<rect width="5" height="10" fill="#f00"/>'
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10">{inside}</svg>')
+    made = page.picture(ImageFile(path), 20)
+    assert (made.size, made.getpixel((4, 9)), made.getpixel((15, 9))) == (
+        (20, 20), (255, 0, 0), (255, 255, 255),
+    )  # fmt: skip
+    path.write_text('<svg xmlns="http://www.w3.org/2000/svg"><script/></svg>')
+    with pytest.raises(ValueError, match="script"):
+        page.picture(ImageFile(path), 20)

@@ -49,9 +49,10 @@ def show(
     enough.
 
     The page is one file that loads nothing: it can be mailed, and opened without a server. Without
-    -o or --png a table goes to a terminal; into a pipe go tab-separated lines: line, token, start,
-    end, rank, voken, image id, score; or line, file, rank, row, image id, score, text; or line,
-    image id, x, y, hit or miss, text.
+    -o or --png a table goes to a terminal, and with --images and vgtools[terminal] the pictures,
+    small; into a pipe go tab-separated lines: line, token, start, end, rank, voken, image id,
+    score; or line, file, rank, row, image id, score, text; or line, image id, x, y, hit or miss,
+    text.
 
     Folders of trainings, finished or not: curves of the numbers in their metrics.jsonl, over one
     another, as a page, or by the ending of -o as .svg, .png or .pdf.
@@ -61,6 +62,8 @@ def show(
         vg show vokens.jsonl --index vg.faiss --images images.jsonl -o page.html
 
         vg show vokens.jsonl --index vg.faiss --images photos/ --png sheet.png --limit 8
+
+        vg show vokens.jsonl --index vg.faiss --images photos/ --limit 2
 
         vg show vokens.jsonl --ids vg.ids | head
 
@@ -104,7 +107,7 @@ def show(
     refuse_same([target for name in names if isinstance(target := targets[name], Path)])
     view = _open(paths, indexes, lists)
     if not targets:
-        _print(view, limit, quiet)
+        _print(view, limit, quiet, [_of(places, number) for number in range(len(paths))])
         return
     items, more = report.take(view.items, limit or (_SHEET if output is None else _PAGE))
     pictures = [
@@ -238,8 +241,8 @@ def _rest(more: bool) -> str:
     return "; the file continues, --limit shows more" if more else ""
 
 
-def _print(view: View, limit: int | None, quiet: bool) -> None:
-    """Print a table on a terminal, tab-separated lines elsewhere, item by item."""
+def _print(view: View, limit: int | None, quiet: bool, places: Sequence[str | None]) -> None:
+    """Print tables or pictures on a terminal, tab-separated lines elsewhere, item by item."""
     from vgtools.reports import vokens as report
 
     if not sys.stdout.isatty():
@@ -250,11 +253,18 @@ def _print(view: View, limit: int | None, quiet: bool) -> None:
         return
     from rich.console import Console
 
+    from vgtools.reports.terminal import painter
+
     # On a dumb terminal rich would take 80 columns, whatever the value of COLUMNS.
     width, height = shutil.get_terminal_size()
     console = Console(highlight=False, markup=False, emoji=False, width=width, height=height)
     items, more = report.take(view.items, limit or _PAGE)
+    pictures: list[BankPictures] = []
+    if all(places) and all(view.bank(items, number) for number in range(len(places))):
+        named = enumerate(map(str, places))
+        pictures = [_find_pictures(view, items, number, place) for number, place in named]
+    draw = painter(console) if pictures else None
     for item in items:
-        view.table(item, console=console)
+        view.table(item, console=console, pictures=pictures, draw=draw)
     if more:
         note("show", f"{amount(len(items), view.unit)}{_rest(more)}", quiet)

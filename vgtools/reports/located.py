@@ -18,6 +18,7 @@ from vgtools.io.errors import amount
 from vgtools.reports.drawing import ACCENT, GREY, INK, first_fit
 from vgtools.reports.page import data_uri, opening, photo_side, readable, render
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
+from vgtools.reports.terminal import Draw, photo
 from vgtools.reports.vokens import BankPictures, ShownBank, cell
 from vgtools.systems.visual_awareness.localisation import enlarged
 
@@ -369,14 +370,27 @@ def tsv(found: LocatedQuery) -> str:
 _SHADES = " ·░▒▓█"
 
 
-def table(found: LocatedQuery, console: Console) -> None:
-    """Print a query and its map in shades, the hottest cells the darkest."""
+def table(
+    found: LocatedQuery,
+    console: Console,
+    pictures: Sequence[BankPictures] = (),
+    draw: Draw | None = None,
+) -> None:
+    """Print a query and its map in shades, the hottest cells the darkest.
+
+    With `draw` the heat is drawn on its photo, which `pictures` has, as a list of one.
+    """
     from rich.text import Text
 
     located = found.located
     sought = Text(cell(found.sought) or "(an empty line)", "bold")
     console.print(Text(f"{found.line}  ", "dim") + sought + Text(f"  {cell(found.image)}", "dim"))
-    if len(located.heat):
+    opened = None
+    if pictures and draw:
+        opened = pictures[0].image(pictures[0].bank.ids.index(found.image), 480)
+    if opened is not None and draw is not None:
+        console.print(photo(paint(opened, found), console.width, draw))
+    elif len(located.heat):
         level = (_shares(located.heat) * (len(_SHADES) - 1)).round().astype(int)
         level = level.reshape(located.shape)
         for line in level[:40, :80].tolist():

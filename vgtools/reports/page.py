@@ -252,6 +252,22 @@ def photo_side(count: int, most: int, total: float = _PHOTOS) -> int:
     return int(min(most, max(_SMALLEST, side)))
 
 
+def picture(file: ImageFile, side: int) -> Image:
+    """Return the pixels of a file, a drawing on white, neither side over `side` px.
+
+    Raises:
+        Exception: any kind of exception, as `image_uri`.
+    """
+    data = read_image(str(file.path))
+    if file.path.suffix.lower() == ".svg":
+        _check_drawing(data)
+        import resvg_py
+
+        drawing = data.decode()
+        data = resvg_py.svg_to_bytes(svg_string=drawing, width=side, background="#ffffff")
+    return thumbnail(data, side)
+
+
 def data_uri(image: Image, kind: str, **options: int) -> str:
     """Return a picture as a data URI of this kind, for example `WEBP`."""
     stored = BytesIO()

@@ -19,6 +19,7 @@ from vgtools.io.names import bare
 from vgtools.reports.drawing import GREY, INK, first_fit, fonts
 from vgtools.reports.page import opening, photo_side, readable, render
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
+from vgtools.reports.terminal import CELL_PIXELS, Captioned, Draw, strip
 from vgtools.reports.vokens import BankPictures, ShownBank, Thumbnails, cell
 from vgtools.text.retrieved import read_retrieved
 
@@ -317,29 +318,73 @@ def tsv(text: RetrievedText, sources: Sequence[RetrievedFile]) -> str:
     return "".join("\t".join(map(str, cells)) + "\n" for cells in lines)
 
 
-def table(text: RetrievedText, sources: Sequence[RetrievedFile], console: Console) -> None:
-    """Print a text and a table of its images: strategy, row, image id, score."""
+def table(
+    text: RetrievedText,
+    sources: Sequence[RetrievedFile],
+    console: Console,
+    pictures: Sequence[BankPictures] = (),
+    draw: Draw | None = None,
+) -> None:
+    """Print a text and a table of its images: strategy, row, image id, what it shows, score.
+
+    With `draw` the pictures, one entry per strategy, are drawn instead.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text as Cell
 
     title = Cell(cell(text.text) or "(an empty line)", "bold")
     console.print(Cell(f"{text.line}  ", "dim") + title)
+    if pictures and draw:
+        _draw_strips(text, sources, console, pictures, draw)
+        return
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     several = len(sources) > 1
+    names = [
+        [place.name(row) for row in hits.images]
+        for place, hits in zip(pictures, text.hits, strict=False)
+    ]
     if several:
         grid.add_column("strategy", overflow="fold", min_width=8)
     grid.add_column("row", justify="right", no_wrap=True)
     if any(source.bank for source in sources):
         grid.add_column("image", overflow="fold", min_width=8)
+    named = any(map(any, names))
+    if named:
+        grid.add_column("shows", overflow="fold", min_width=8)
     grid.add_column("score", justify="right", no_wrap=True)
-    for source, hits in zip(sources, text.hits, strict=True):
+    for number, (source, hits) in enumerate(zip(sources, text.hits, strict=True)):
         for rank, (row, score) in enumerate(zip(hits.images, _scores(hits), strict=True)):
             cells = [Cell("" if rank else cell(source.name))] if several else []
             cells.append(Cell(str(row), "cyan"))
             if any(other.bank for other in sources):
                 cells.append(Cell(cell(source.bank.ids[row]) if source.bank else ""))
+            if named:
+                cells.append(Cell(cell(names[number][rank])))
             grid.add_row(*cells, Cell(score))
     if grid.row_count:
         console.print(grid)
+    console.print()
+
+
+def _draw_strips(
+    text: RetrievedText,
+    sources: Sequence[RetrievedFile],
+    console: Console,
+    pictures: Sequence[BankPictures],
+    draw: Draw,
+) -> None:
+    """Print the pictures of a text by each strategy, with what they show and their scores."""
+    from rich.text import Text as Line
+
+    for source, place, hits in zip(sources, pictures, text.hits, strict=True):
+        if len(sources) > 1:
+            console.print(Line(cell(source.name), "dim"))
+        shown = []
+        for row, score in zip(hits.images, _scores(hits), strict=True):
+            image = place.bank.ids[row]
+            style = "bold" if image == text.own else "dim"
+            lines = [Line(cell(place.name(row) or image), style), Line(score, "dim")]
+            shown.append(Captioned(place.image(row, CELL_PIXELS), lines))
+        console.print(strip(shown, draw) if shown else Line("no images", "dim"))
     console.print()

@@ -61,7 +61,7 @@ def open_view(paths: Sequence[str], banks: Sequence[ShownBank | None]) -> View:
         bank=lambda items, number: banks[number],
         used=lambda items, number: [*vokens.used_rows(items)],
         tsv=partial(vokens.tsv, ids=ids),
-        table=partial(vokens.table, ids=ids),
+        table=partial(vokens.table, ids=ids, probable=probable),
         page=lambda items, pictures, title, **more: vokens.page(
             items, pictures[0], title, probable=probable, **more
         ),

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgtools.images.rights import Rights, in_words, open_rights
-from vgtools.images.sources import read_image
 from vgtools.io.artifact import manifest_beside, read_ids, read_made, read_manifest
 from vgtools.io.errors import DataError, Exit, amount, plain
 from vgtools.io.files import sha256_file
@@ -28,11 +27,12 @@ from vgtools.reports.page import (
     image_uri,
     opening,
     photo_side,
+    picture,
     readable,
     render,
-    thumbnail,
 )
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
+from vgtools.reports.terminal import CELL_PIXELS, Captioned, Draw, strip
 from vgtools.text.tokens import WORD
 from vgtools.text.vokens import bank_of, check_rows, hashes_of, is_packed
 
@@ -211,7 +211,7 @@ class BankPictures:
 
     def image(self, row: int, side: int) -> Image | None:
         """Return a picture as RGB pixels, no side over `side` px; None if there is none."""
-        return self._open(row, lambda file: thumbnail(read_image(str(file.path)), side))
+        return self._open(row, lambda file: picture(file, side))
 
     def name(self, row: int) -> str:
         """Return the content of a picture in words, and its licence, as far as they are known."""
@@ -498,6 +498,26 @@ def sheet(
 # -------------------------------------------------------------------------------- terminal and pipe
 
 
+def _captioned(
+    sentence: Sentence, token: Token, place: BankPictures, probable: bool | None
+) -> Captioned:
+    """Return the best picture of a token, and below it the token, what it shows, its score."""
+    from rich.text import Text
+
+    text = cell(sentence.text[token.start : token.end])
+    if token.voken < 0:
+        return Captioned(None, [Text(text)])
+    image = place.image(token.voken, CELL_PIXELS)
+    low = bool(probable) and token.score is not None and token.score < LIKELY
+    if low and image is not None:
+        image = image.convert("L").convert("RGB")
+    name = place.name(token.voken) or place.bank.ids[token.voken]
+    lines = [Text(text, "dim" if low else "bold"), Text(cell(name), "dim")]
+    if token.score is not None:
+        lines.append(Text(f"{token.score:.3f}", "dim"))
+    return Captioned(image, lines)
+
+
 def cell(text: str) -> str:
     """Return text that stays in its cell: tabs and line ends escaped as other controls are."""
     return plain(text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n"))
@@ -520,10 +540,23 @@ def tsv(sentence: Sentence, ids: Sequence[str] | None) -> str:
     return "".join(lines)
 
 
-def table(sentence: Sentence, ids: Sequence[str] | None, console: Console) -> None:
-    """Print a sentence as a table: token, voken, image id, relevance.
+def table(
+    sentence: Sentence,
+    ids: Sequence[str] | None,
+    console: Console,
+    pictures: Sequence[BankPictures] = (),
+    draw: Draw | None = None,
+    probable: bool | None = None,
+) -> None:
+    """Print a sentence as a table: token, voken, image id, what the image shows, relevance.
 
-    A token's further vokens are below its first.
+    A token's further vokens are below its first. With `draw` the best pictures are drawn instead,
+    in grey where they are more probably wrong than right.
+
+    Args:
+        pictures: pictures of the bank, as a list of one; without them the ids alone are printed.
+        draw: draws an image, as `terminal.painter` returns it.
+        probable: as for `page`.
     """
     from rich import box
     from rich.table import Table
@@ -531,12 +564,20 @@ def table(sentence: Sentence, ids: Sequence[str] | None, console: Console) -> No
 
     title = Text(cell(sentence.text) or "(an empty line)", "bold")
     console.print(Text(f"{sentence.line}  ", "dim") + title)
-    if sentence.tokens:
+    if sentence.tokens and pictures and draw:
+        shown = [_captioned(sentence, token, pictures[0], probable) for token in sentence.tokens]
+        console.print(strip(shown, draw))
+    elif sentence.tokens:
+        place = pictures[0] if pictures else None
+        used = {voken for token in sentence.tokens for voken in token.vokens if voken >= 0}
+        named = place is not None and any(map(place.name, used))
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
         grid.add_column("token", overflow="fold", min_width=5)
         grid.add_column("voken", justify="right", no_wrap=True)
         if ids is not None:
             grid.add_column("image", overflow="fold", min_width=8)
+        if named:
+            grid.add_column("shows", overflow="fold", min_width=8)
         grid.add_column("score", justify="right", no_wrap=True)
         for token in sentence.tokens:
             shown = cell(sentence.text[token.start : token.end])
@@ -547,6 +588,8 @@ def table(sentence: Sentence, ids: Sequence[str] | None, console: Console) -> No
                 cells.append(Text("-", "dim") if none else Text(str(voken), "cyan"))
                 if ids is not None:
                     cells.append(Text("" if none else cell(ids[voken])))
+                if named and place is not None:
+                    cells.append(Text("" if none else cell(place.name(voken))))
                 grid.add_row(*cells, Text("" if none or score is None else f"{score:.3f}"))
         console.print(grid)
     console.print()
