@@ -325,7 +325,7 @@ def table(
     pictures: Sequence[BankPictures] = (),
     draw: Draw | None = None,
 ) -> None:
-    """Print a text and a table of its images: strategy, row, image id, what it shows, score.
+    """Print a text and a table of its images: strategy, row, image id, content, score.
 
     With `draw` the pictures, one entry per strategy, are drawn instead.
     """
@@ -374,7 +374,7 @@ def _draw_strips(
     pictures: Sequence[BankPictures],
     draw: Draw,
 ) -> None:
-    """Print the pictures of a text by each strategy, with what they show and their scores."""
+    """Print the pictures of a text by each strategy, with their contents and scores."""
     from rich.text import Text as Line
 
     for source, place, hits in zip(sources, pictures, text.hits, strict=True):

@@ -22,7 +22,7 @@ _HIGH = 6
 CELL_PIXELS = 120  # per side, as many as such cells have
 _PHOTO = 44  # cells of a photo that is shown alone
 
-Draw = Callable[..., Any]  # an image, and its width and height in cells -> what rich prints
+Draw = Callable[..., Any]  # an image, and its width and height in cells -> a renderable of rich
 
 
 class Captioned(NamedTuple):
@@ -33,8 +33,8 @@ class Captioned(NamedTuple):
 
 
 def painter(console: Console) -> Draw | None:
-    """Return what draws images on a terminal; None where nothing can."""
-    # The terminal answers on standard input, which must be the terminal, too.
+    """Return the class that draws images on a terminal; None where it cannot."""
+    # The terminal answers on standard input, which must also be the terminal.
     if sys.stdin is None or not sys.stdin.isatty():
         return None
     dull = console.no_color or console.color_system is None
@@ -53,7 +53,7 @@ def _has_size() -> bool:
     """Return whether the terminal has columns and lines; some state none, by which one divides."""
     try:
         return all(os.get_terminal_size(1))
-    except OSError:  # standard output is none
+    except OSError:  # standard output is a file
         return True
 
 

@@ -501,7 +501,7 @@ def sheet(
 def _captioned(
     sentence: Sentence, token: Token, place: BankPictures, probable: bool | None
 ) -> Captioned:
-    """Return the best picture of a token, and below it the token, what it shows, its score."""
+    """Return the best picture of a token, with the token, its content and its score below."""
     from rich.text import Text
 
     text = cell(sentence.text[token.start : token.end])
@@ -548,7 +548,7 @@ def table(
     draw: Draw | None = None,
     probable: bool | None = None,
 ) -> None:
-    """Print a sentence as a table: token, voken, image id, what the image shows, relevance.
+    """Print a sentence as a table: token, voken, image id, content, relevance.
 
     A token's further vokens are below its first. With `draw` the best pictures are drawn instead,
     in grey where they are more probably wrong than right.
@@ -565,8 +565,8 @@ def table(
     title = Text(cell(sentence.text) or "(an empty line)", "bold")
     console.print(Text(f"{sentence.line}  ", "dim") + title)
     if sentence.tokens and pictures and draw:
-        shown = [_captioned(sentence, token, pictures[0], probable) for token in sentence.tokens]
-        console.print(strip(shown, draw))
+        strips = [_captioned(sentence, token, pictures[0], probable) for token in sentence.tokens]
+        console.print(strip(strips, draw))
     elif sentence.tokens:
         place = pictures[0] if pictures else None
         used = {voken for token in sentence.tokens for voken in token.vokens if voken >= 0}
