@@ -22,6 +22,7 @@ from tests.tiny.retriever import save_retriever
 from vgtools.cli import run
 from vgtools.images.maps import cell_centres
 from vgtools.io.arrays import Array
+from vgtools.models.encoder import load_encoder
 from vgtools.models.runs import save_run
 from vgtools.systems.visual_awareness.retrieve import embed_texts, open_retriever
 from vgtools.systems.visual_awareness.retriever import weldon
@@ -143,7 +144,8 @@ def test_a_matcher_embeds_each_position(files: Path, tmp_path: Path) -> None:
     loaded = open_matcher(files / "matcher")
     ids = torch.tensor([loaded.encoder.tokenizer.encode("bam den").ids])
     with torch.inference_mode():
-        states = loaded.encoder.model(ids, output_hidden_states=True).hidden_states
+        model = load_encoder(str(files / "matcher")).model
+        states = model(ids, output_hidden_states=True).hidden_states
         hidden = torch.cat([states[-1], states[-2]], 2)[0, 1:-1]
         cells = torch.from_numpy(np.load(files / "grid.npy")[7].astype(np.float32))
         heat = loaded.matcher.embed_images(cells)

@@ -119,7 +119,7 @@ def load_encoder(
 
 
 def _tower(ref: str, offline: bool) -> tuple[Any, Tokenizer, Path] | None:
-    """Return what `_pretrained` does, read without transformers; None where that cannot be."""
+    """Return the result of `_pretrained` without transformers; None where that cannot be."""
     from vgtools.models.products import quicken
     from vgtools.models.towers import read_tower
 

@@ -1,10 +1,10 @@
-"""Text towers from `config.json` and safetensors alone: of BERT's and RoBERTa's shape, and CLIP's.
+"""Text towers of BERT, RoBERTa and CLIP from `config.json` and safetensors alone.
 
-A command that embeds a line of text would spend most of its time on importing transformers. Of a
-frozen tower only the states are asked for, and these shapes are simple: modules and weights have
-the names of transformers' networks, states have their bits. Whatever is unusual (a decoder, old
-names of weights, numbers of another type, a value out of range) is left to transformers, which
-knows it or refuses it.
+A command that embeds a line of text would spend most of its time on importing transformers. A
+frozen tower has to give states only, and these shapes are simple: modules and weights have the
+names of transformers' networks, and the states are equal to the bit. Whatever is unusual (a
+decoder, old names of weights, numbers of another type, a value out of range) is left to
+transformers, which knows it or refuses it.
 
 Axes: B texts of one length t, H width of the tower, E width of the projection.
 """
@@ -25,7 +25,7 @@ BERT_SHAPED = ("bert", "roberta", "xlm-roberta", "camembert")
 CLIP_TEXT = "clip_text_model"
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)  # all are exact in float32
-# What transformers takes where a configuration has no value.
+# The values of transformers where a configuration has none.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "bert": {
         "vocab_size": 30522,
@@ -73,7 +73,9 @@ class TowerStates(NamedTuple):
 
     last_hidden_state: Tensor  # (B, t, H), after the last norm
     pooler_output: Tensor  # (B, H), at each text's end
-    hidden_states: tuple[Tensor, ...]  # of the embeddings and of each layer, (B, t, H), before it
+    hidden_states: tuple[
+        Tensor, ...
+    ]  # embeddings, and each layer's states before that norm, (B, t, H)
 
 
 class Tower(nn.Module):
@@ -181,7 +183,7 @@ def read_tower(folder: Path, config: Mapping[str, Any], files: Iterable[Path]) -
     """Return the text tower of a folder, or None where transformers has to read it.
 
     Args:
-        folder: of a model, perhaps with a head, or of a whole CLIP.
+        folder: holds a model, perhaps with a head, or a whole CLIP.
         config: its configuration.
         files: its safetensors files.
     """
@@ -224,7 +226,7 @@ def _texts(shape: SimpleNamespace, weights: _Weights) -> ClipTexts:
 
 
 def _picture_names(config: Mapping[str, Any], tower: Tower) -> set[str]:
-    """Return the names of the weights of a CLIP's image tower, whose layers are those of texts."""
+    """Return the names of the image tower's weights; its layers are like the text tower's."""
     given = config.get("vision_config") or {}
     layers = given.get("num_hidden_layers", 12) if isinstance(given, Mapping) else 0
     _refuse_if(type(layers) is not int)
@@ -292,7 +294,7 @@ class _Weights(ExitStack):
         from safetensors import safe_open
 
         super().__init__()
-        # transformers changes the weights by what this file names.
+        # An adapter, with which transformers changes the weights.
         _refuse_if((folder / "adapter_config.json").exists())
         self._file_of = dict[str, Any]()
         for path in files:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.tiny import DIM, IMAGE, save_feats, save_run_of, text
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
 from vgtools.io.streams import Window
+from vgtools.models.encoder import load_encoder
 from vgtools.retrieval import METRIC, Index
 from vgtools.systems.vokenization import vokenize as system
 from vgtools.systems.vokenization.calibration import Calibration
@@ -62,12 +64,19 @@ def bank_of(matcher: Matcher, feats: Array | None = None) -> Index:
     return Index("vg.faiss", ids, {"dim": DIM, "metric": METRIC, "count": len(ids)}, None, bank)
 
 
+@cache
+def transformers_model(ref: str, dtype: torch.dtype) -> Any:
+    """Return transformers' own network of a run's encoder."""
+    return load_encoder(ref).model.to(dtype)
+
+
 @torch.inference_mode()
 def plain_scores(matcher: Matcher, bank: Array, ids: list[int]) -> Array:
     """Return (tokens, images) scores of a short sentence: the model's forward, in float64."""
     encoder, layers = matcher.encoder, matcher.matcher.config.layers
     whole = torch.tensor([[*encoder.prefix, *ids, *encoder.suffix]])
-    states = encoder.model(input_ids=whole, output_hidden_states=True).hidden_states
+    model = transformers_model(matcher.ref, encoder.model.get_input_embeddings().weight.dtype)
+    states = model(input_ids=whole, output_hidden_states=True).hidden_states
     hidden = torch.cat(states[-layers:], -1)[0]
     own = matcher.matcher
     if own.config.level == "sentence":
