@@ -465,7 +465,7 @@ class Keywords:
         return found
 
 
-_BITS = 1 << 31  # of the sets that are kept: 256 MB
+_BITS = 1 << 31  # in the sets that are kept: 256 MB
 _FEW = 64  # images that are looked for one by one
 
 
