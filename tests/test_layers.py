@@ -229,8 +229,8 @@ def test_the_root_holds_packages_and_nothing_of_weight() -> None:
 @pytest.mark.parametrize("test", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda p: p.stem)
 def test_tests_mirror_the_tree(test: Path) -> None:
     folder = test.relative_to(ROOT / "tests").parent
-    # About the whole, about a module of the root, or about the examples.
-    if folder in (Path(), Path("faults"), Path("examples")):
+    # About the whole, about a module of the root, or about the examples or the site.
+    if folder in (Path(), Path("faults"), Path("examples"), Path("docs")):
         return
     name = test.stem.removeprefix("test_")
     modules = sorted(path.stem for path in (PACKAGE / folder).glob("*") if path.stem[0] != "_")

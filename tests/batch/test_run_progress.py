@@ -23,6 +23,7 @@ class Target:
     shard: str | None = None
     shard_size: int | None = None
     ray: str | None = None
+    dry_run: bool = False
 
 
 class Count:

@@ -73,7 +73,7 @@ def estimate(
     return {
         "output": output,
         "shards": len(made) if folder else None,
-        "seconds": round(sample.seconds * of_all, 1),
+        "seconds": float(f"{sample.seconds * of_all:.3g}"),
         "bytes": round(sample.bytes * of_all),
         "sample": {
             "share": float(f"{sample.share:.3g}"),

@@ -126,7 +126,7 @@ class ClipTower(Tower):
         states = [x]
         for layer in self.encoder.layers:
             x = x + self._attend(layer.self_attn, layer.layer_norm1(x))
-            x = x + layer.mlp.fc2(self._activation(layer.mlp.fc1(layer.layer_norm2(x))))
+            x = x + layer.mlp(layer.layer_norm2(x))
             states.append(x)
         last = self.final_layer_norm(x)
         end = self.config.eos_token_id
@@ -134,10 +134,6 @@ class ClipTower(Tower):
         is_end = input_ids.int() if end == 2 else (input_ids == end).int()
         pooled = last[torch.arange(len(last), device=last.device), is_end.argmax(-1)]
         return TowerStates(last, pooled, tuple(states))
-
-    @property
-    def _activation(self) -> Callable[[Tensor], Tensor]:
-        return _ACTIVATIONS[self.config.hidden_act]
 
     def _attend(self, layer: Any, x: Tensor) -> Tensor:
         parts = (layer.q_proj, layer.k_proj, layer.v_proj)
@@ -375,12 +371,17 @@ def _clip(shape: SimpleNamespace, weights: _Weights) -> Tower:
     def layer(at: str) -> nn.Module:
         own = f"{at}.self_attn"
         parts = ("k_proj", "v_proj", "q_proj", "out_proj")
+        attention: Any = _group(**{x: build.linear(f"{own}.{x}", width, width) for x in parts})
+        # `vgtools.models.clip` reads them, as transformers' layers have them.
+        attention.num_heads = shape.num_attention_heads
+        attention.head_dim = width // shape.num_attention_heads
         return _group(
-            self_attn=_group(**{x: build.linear(f"{own}.{x}", width, width) for x in parts}),
+            self_attn=attention,
             layer_norm1=build.norm(f"{at}.layer_norm1"),
-            mlp=_group(
-                fc1=build.linear(f"{at}.mlp.fc1", width, inner),
-                fc2=build.linear(f"{at}.mlp.fc2", inner, width),
+            mlp=_ClipMlp(
+                build.linear(f"{at}.mlp.fc1", width, inner),
+                build.linear(f"{at}.mlp.fc2", inner, width),
+                _ACTIVATIONS[shape.hidden_act],
             ),
             layer_norm2=build.norm(f"{at}.layer_norm2"),
         )
@@ -398,6 +399,20 @@ def _clip(shape: SimpleNamespace, weights: _Weights) -> Tower:
         "final_layer_norm": build.norm("final_layer_norm"),
     }
     return ClipTower(shape, parts).eval().requires_grad_(False)
+
+
+class _ClipMlp(nn.Module):
+    def __init__(
+        self, fc1: nn.Linear, fc2: nn.Linear, activation: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.fc1 = fc1
+        self.fc2 = fc2
+        self._activation = activation
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found: Tensor = self.fc2(self._activation(self.fc1(rows)))
+        return found
 
 
 def _group(**parts: nn.Module) -> nn.Module:
