@@ -326,7 +326,8 @@ def _tower(shape: SimpleNamespace, weights: _Weights) -> Tower:
 
 
 def _bert(shape: SimpleNamespace, weights: _Weights) -> Tower:
-    width, inner = shape.hidden_size, shape.intermediate_size
+    width = shape.hidden_size
+    inner = shape.intermediate_size
     prefixes = ("", "bert.", "roberta.")
     build = _Builder(weights.below(*prefixes, name="embeddings.word_embeddings.weight"), shape)
 
@@ -364,7 +365,8 @@ def _bert(shape: SimpleNamespace, weights: _Weights) -> Tower:
 
 
 def _clip(shape: SimpleNamespace, weights: _Weights) -> Tower:
-    width, inner = shape.hidden_size, shape.intermediate_size
+    width = shape.hidden_size
+    inner = shape.intermediate_size
     first = "embeddings.token_embedding.weight"
     build = _Builder(weights.below("", "text_model.", name=first), shape)
 
