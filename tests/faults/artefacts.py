@@ -241,6 +241,12 @@ def _bank() -> None:
     _run("build-index", "own.npy", "-m", "dual", "-o", "own.vg.faiss", "--device", "cpu", "-q")
     shutil.copy("own.npy", "clip.npy")
     shutil.copy("own.ids", "clip.txt")
+    Path("embedded").mkdir()
+    ids = Path("own.ids").read_text().splitlines()
+    for number, part in enumerate((slice(20), slice(20, None))):
+        np.save(f"embedded/img_emb_{number}.npy", np.load("own.npy")[part].astype(np.float16))
+        table = pa.table({"image_path": ids[part]})
+        parquet.write_table(table, f"embedded/metadata_{number}.parquet")
     how = ("--factory", "IVF2,SQ8", "-o", "made.faiss", "--device", "cpu", "-q")
     _run("build-index", "own.npy", "-m", "dual", *how)
     shutil.copy("made.faiss", "lists.index")

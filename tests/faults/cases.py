@@ -201,6 +201,11 @@ CASES = (
         ("clip.npy npy", "clip.txt ids"),
     ),
     Case(
+        "build-index-folder",
+        "build-index --emb in/embedded -m in/dual --device cpu -o b.faiss",
+        ("embedded/img_emb_1.npy npy", "embedded/metadata_1.parquet bytes"),
+    ),
+    Case(
         "build-index-faiss",
         "build-index --emb in/lists.index --ids in/clip.txt -m in/dual --device cpu -o b.faiss",
         ("lists.index faiss",),
