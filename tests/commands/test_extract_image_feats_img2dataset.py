@@ -80,7 +80,7 @@ def test_a_list_of_images_has_no_captions_next_to_it(
     flags = ["-b", str(wds / "model"), "--captions", str(tmp_path / "c.jsonl")]
     out = ["-o", str(tmp_path / "f.npy"), "--device", "cpu"]
     assert run(["extract-image-feats", str(listed), *flags, *out]) == 2
-    assert "needs directories or tars as sources" in capsys.readouterr().err
+    assert "needs folders, tars or tables of images" in capsys.readouterr().err
 
 
 def test_captions_are_counted(

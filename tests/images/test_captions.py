@@ -12,7 +12,7 @@ import pytest
 import webdataset
 from pyarrow import parquet
 
-from vgtools.images.captions import captions
+from vgtools.images.captions import captions, may_have_captions
 from vgtools.io.errors import DataError
 
 
@@ -100,3 +100,24 @@ def test_captions_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
 def test_json_that_webdataset_writes_is_read(tmp_path: Path) -> None:
     tar = save_tar(tmp_path / "0.tar", [{"__key__": "ä", "jpg": b"x", "json": {"caption": "ü\nv"}}])
     assert [*captions([tar], ["ä.jpg"])] == [{"image": "ä.jpg", "text": "ü\nv"}]
+
+
+def test_a_table_of_images_has_the_captions_of_its_rows(tmp_path: Path) -> None:
+    stored = [{"bytes": b"x", "path": f"{name}.jpg"} for name in "abcd"]
+    facts = {"license": ["CC0", None, "CC0", "CC0"], "url": ["http://a", "http://b", None, "u"]}
+    texts = [["A dog. ", "", "A cat."], None, [" A bird."], ["of another run"]]
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"picture": stored, "caption": texts, **facts}), path)
+    ids = ["a.jpg", "b.jpg", "c.jpg"]
+    assert may_have_captions(str(path))
+    assert list(captions([str(path)], ids)) == [
+        {"image": "a.jpg", "text": "A dog.", "url": "http://a", "license": "CC0"},
+        {"image": "a.jpg", "text": "A cat.", "url": "http://a", "license": "CC0"},
+        {"image": "c.jpg", "text": "A bird.", "license": "CC0"},
+    ]
+    parquet.write_table(pa.table({"image": stored, "say": ["1", "2", "3", "4"]}), path)
+    assert [*captions([str(path)], ids)] == []
+    assert [row["text"] for row in captions([f"{path}#say"], ids)] == ["1", "2", "3"]
+    parquet.write_table(pa.table({"image": ["a"], "text": ["no picture"]}), path)
+    assert not may_have_captions(str(path))
+    assert not may_have_captions(str(tmp_path / "x.csv"))

@@ -3,7 +3,7 @@
 A sample of a WebDataset is the files of one name up to its first point: `00003.jpg`, `00003.txt`,
 `00003.json`. Captions are the lines of its `.txt`, or else "caption" of its `.json`, or else the
 row of its key in the Parquet file that img2dataset writes next to a tar; "url" and "license" of
-these are kept.
+these are kept. The rows of a table of images have theirs in "text" or "caption".
 
 Source: the forms of img2dataset and of clip-retrieval.
 """
@@ -19,10 +19,10 @@ import orjson
 
 from vgtools.images.sources import ImageError, is_picture, is_tar, members
 from vgtools.io.errors import DataError
-from vgtools.io.names import is_table
+from vgtools.io.names import is_separated, is_table
 from vgtools.io.remote import file_size
 from vgtools.io.streams import decode, open_read
-from vgtools.io.tables import table_rows
+from vgtools.io.tables import holds_pictures, table_rows
 
 RIGHTS = ("url", "license")
 _TEXTS = (".txt", ".json")
@@ -30,22 +30,35 @@ Row = dict[str, str]
 
 
 def may_have_captions(place: str) -> bool:
-    """Return whether captions can come with the images of a place: a folder or a tar."""
-    return place != "-" and (os.path.isdir(place) or (not is_table(place) and is_tar(place)))
+    """Return whether captions can come with images: in a folder, a tar, a table that holds them."""
+    if place == "-" or is_separated(place):
+        return False
+    return os.path.isdir(place) or (holds_pictures(place) if is_table(place) else is_tar(place))
 
 
 def captions(places: Iterable[str], ids: Container[str]) -> Iterator[Row]:
     """Yield {"image", "text"}, and "url" and "license" where known, of the images of places.
 
     Args:
-        places: folders and tars.
+        places: folders, tars and tables.
         ids: images that count; a folder is asked for them in their order.
 
     Raises:
         DataError: a tar or a table is damaged, or a `.json` is not an object (65).
     """
     for place in places:
-        yield from _of_folder(place, ids) if os.path.isdir(place) else _of_tar(place, ids)
+        if is_table(place):
+            yield from _of_table(place, ids)
+        else:
+            yield from _of_folder(place, ids) if os.path.isdir(place) else _of_tar(place, ids)
+
+
+def _of_table(path: str, ids: Container[str]) -> Iterator[Row]:
+    for row in table_rows(path):
+        texts = row.get("text", row.get("caption"))
+        lines = texts if isinstance(texts, list) else [texts]
+        if row["image"] in ids:
+            yield from _captioned(row["image"], [x for x in lines if isinstance(x, str)], row)
 
 
 def _of_folder(root: str, ids: Any) -> Iterator[Row]:
@@ -130,7 +143,11 @@ def _rows(
     lines = [decode(raw, first=number == 0).strip() for number, raw in enumerate(texts)]
     if not any(lines) and isinstance(facts.get("caption"), str):
         lines = [facts["caption"].strip()]
-    rights = {name: facts[name] for name in RIGHTS if isinstance(facts.get(name), str)}
     for image in images:
-        for line in filter(None, lines):
-            yield {"image": image, "text": line, **rights}
+        yield from _captioned(image, lines, facts)
+
+
+def _captioned(image: str, lines: Iterable[str], facts: Mapping[str, Any]) -> Iterator[Row]:
+    rights = {name: facts[name] for name in RIGHTS if isinstance(facts.get(name), str)}
+    for line in filter(None, map(str.strip, lines)):
+        yield {"image": image, "text": line, **rights}

@@ -85,7 +85,8 @@ def extract_image_feats(
     Several sources are one, in their order. With -o X.npy/ the output is a folder of shards: see
     --help shards. With --regions or --detector there is one row for each box: see --help regions.
 
-    --captions reads KEY.txt, or "caption" of KEY.json or of the Parquet file next to a tar.
+    --captions reads KEY.txt, or "caption" of KEY.json or of the Parquet file next to a tar or with
+    the images.
 
     Examples:
 
@@ -104,7 +105,7 @@ def extract_image_feats(
     Args:
         source: Directory of images or tars, tar, '{00000..00099}.tar', table (Parquet, Arrow),
             image jsonl, list of paths, or - for a list on stdin.
-        captions: Also write captions jsonl, from folders or tars.
+        captions: Also write captions jsonl.
     """
     places = all_of(source)
     output = target.output
@@ -207,7 +208,11 @@ def _check(
     from vgtools.images.captions import may_have_captions
 
     unfit = pooled or not all(map(may_have_captions, places))
-    refuse_if(unfit, "--captions", "needs directories or tars as sources, and no regions")
+    refuse_if(
+        unfit,
+        "--captions",
+        "needs folders, tars or tables of images, and no regions",
+    )
     files = [Path(output).with_suffix(end) for end in (".npy", ".ids", ".json", ".errors.jsonl")]
     # While it grows, a file has further names, which start with its own: X.npy.part, X.npy.lock …
     names = [name for file in map(os.path.realpath, files) for name in (file, f"{file}.")]
