@@ -19,9 +19,17 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 
 def hashes(run: Path) -> dict[str, str]:
-    """Return the hashes of all that a run leaves but run.json, which has the command line."""
+    """Return the hash of each file of a run, less the command line in run.json and manifests."""
     files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "run.json")
-    return {str(p.relative_to(run)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+    return {str(p.relative_to(run)): hashlib.sha256(_contents(p)).hexdigest() for p in files}
+
+
+def _contents(file: Path) -> bytes:
+    if file.suffix != ".json":
+        return file.read_bytes()
+    body = json.loads(file.read_bytes())
+    body.pop("argv", None)
+    return json.dumps(body).encode()
 
 
 def refused(capfd: pytest.CaptureFixture[str], *parts: str) -> None:
