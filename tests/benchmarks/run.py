@@ -20,12 +20,13 @@ from typing import Any
 import bench
 
 HERE = Path(__file__).parent
+APART = ("bench", "gpu", "run")  # not benchmarks, or with a target of their own
 EARLIER = HERE / "earlier.json"  # kind of machine -> benchmark and row -> result
 _BUSY = 0.5  # load of others, in cores, from which a clock on the wall says nothing
 
 
 def main() -> None:
-    names = sorted(p.stem for p in HERE.glob("*.py") if p.stem not in ("run", "bench"))
+    names = sorted(p.stem for p in HERE.glob("*.py") if p.stem not in APART)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"some of {', '.join(names)}; none is all")
     parser.add_argument("--text", help="a text to measure on; an invented one otherwise")

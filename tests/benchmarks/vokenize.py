@@ -8,9 +8,8 @@ turns in one run:
 - longest: the same, padded to the longest of the batch;
 - ours: what the command does; with bfloat16 where the processor has it.
 
-The share of the GEMM rate is of the fastest library's that the machine has, used or not. On a GPU
-the encoder has the shape of BERT-base with random weights, bfloat16, and the goal is a
-million tokens per second.
+The share of the GEMM rate is of the fastest library's that the machine has, used or not. `gpu.py`
+measures a GPU.
 
     python tests/benchmarks/vokenize.py [--text FILE] [--sentences 1000] [--images 50000] \\
         [--rounds 3] [--lines 20000]
@@ -24,14 +23,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import bench
-import faiss
 import numpy as np
 import torch
 from transformers import AutoModel
@@ -145,6 +142,8 @@ def flops_a_token(encoder: Encoder, images: int, length: float) -> float:
 
 
 def on_cpu(given: argparse.Namespace, device: torch.device) -> None:
+    import faiss
+
     matcher = matcher_of(load_encoder("builtin:minilm"), device)
     encoder = matcher.encoder
     texts = bench.sentences(given.text, given.sentences)
@@ -217,48 +216,6 @@ def on_cpu(given: argparse.Namespace, device: torch.device) -> None:
     )
     bench.report(
         "vokenize", "vokens equal to those of padded batches", float(same), ">= 0.9999", **facts
-    )
-
-
-def on_gpu(given: argparse.Namespace, device: torch.device) -> None:
-    from transformers import BertConfig, BertModel
-
-    small = load_encoder("builtin:minilm")
-    model = (
-        BertModel(BertConfig(vocab_size=30522))
-        .to(device, torch.bfloat16)
-        .eval()
-        .requires_grad_(False)
-    )
-    encoder = replace(small, model=model, width=768, layers=12)
-    matcher = matcher_of(encoder, device)
-    texts = bench.sentences(given.text, max(given.sentences, 32_768))
-    count = len(tokenize(encoder.tokenizer, texts).ids)
-    index = Index("vg.faiss", [], {"dim": 64}, None, bank_of(matcher, given.images))
-    seconds = bench.in_turns(
-        {"ours": lambda: ours(system.Vokenizer(matcher, index), texts, packed=True)},
-        given.rounds,
-        time.perf_counter,
-    )["ours"]
-    facts = {
-        **bench.machine(),
-        "clock": "wall",
-        "device": torch.cuda.get_device_name(device),
-        "tokens": count,
-        "images": given.images,
-    }
-    bench.report(
-        "vokenize", "BERT-base shape, bfloat16, tokens/s", count / seconds, ">= 1000000", **facts
-    )
-    start = time.perf_counter()
-    tokenize(encoder.tokenizer, texts)
-    bench.report(
-        "vokenize", "tokenising alone, tokens/s", count / (time.perf_counter() - start), **facts
-    )
-    peak = peak_gemm(device, torch.bfloat16)
-    share = count / seconds * flops_a_token(encoder, given.images, count / len(texts)) / peak
-    bench.report(
-        "vokenize", "share of the bfloat16 GEMM rate", share, gemm_gflops=round(peak / 1e9), **facts
     )
 
 
@@ -335,8 +292,6 @@ def main() -> None:
     given = parser.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     on_cpu(given, torch.device("cpu"))
-    if torch.cuda.is_available():
-        on_gpu(given, torch.device("cuda"))
     if given.lines:
         growth(given)
 
