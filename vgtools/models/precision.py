@@ -9,6 +9,6 @@ import torch
 
 def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:
     """Return the context in which products on a device are computed in a dtype."""
-    if dtype == torch.float32:
+    if torch.finfo(dtype).bits >= 32:
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype)
