@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, make_room
+from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder
 from vgtools.models.products import affine
 
@@ -145,8 +146,8 @@ class PackedEncoder:
             hidden = self._forward(tokens, position, runs)
         else:
             hidden = self._model_forward(tokens, runs)
-        keep = torch.from_numpy(np.flatnonzero(is_inner)).to(self.device)
-        first = torch.from_numpy(ends - total).to(self.device)
+        keep = to_device(np.flatnonzero(is_inner), self.device)
+        first = to_device(ends - total, self.device)
         width = self.layers * self.encoder.width
         inside = hidden[0].new_empty(len(keep), width)
         heads = hidden[0].new_empty(len(first), width)
@@ -164,8 +165,8 @@ class PackedEncoder:
             position: (T,) of each token in its segment.
             runs: (count, length) of segments of equal length.
         """
-        both = torch.from_numpy(np.stack([tokens, position + self._first_position]))
-        ids, positions = both.to(self.device, non_blocking=True)
+        both = np.stack([tokens, position + self._first_position])
+        ids, positions = to_device(both, self.device)
         table = self.encoder.model.embeddings
         x = table.word_embeddings(ids)
         x = x + table.token_type_embeddings.weight[0] + table.position_embeddings(positions)

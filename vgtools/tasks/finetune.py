@@ -26,6 +26,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, sha256_file
 from vgtools.io.own import atomic_write, make_folder
+from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder, load_with_head, save_pretrained
 from vgtools.models.layers import draw_linear_layers
 from vgtools.models.memory import in_batches
@@ -113,10 +114,10 @@ def collate(
 
     def tensor(array: Array) -> Tensor:
         shaped = array.reshape(-1, each, array.shape[1]) if each > 1 else array
-        return torch.from_numpy(shaped.astype(np.int64)).to(device, non_blocking=True)
+        return to_device(shaped.astype(np.int64), device)
 
     targets = inputs.targets(units)
-    labels = None if targets is None else torch.from_numpy(targets).to(device)
+    labels = None if targets is None else to_device(targets, device)
     return TaskBatch(tensor(ids), tensor(mask), tensor(second) if segments else None, labels, whole)
 
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from vgtools.io.errors import DataError, Exit, is_out_of_memory
 from vgtools.io.own import atomic_write
 from vgtools.io.trust import trusted
+from vgtools.models.devices import to_device
 from vgtools.models.products import quicken
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.models.sealed import is_checkpoint
@@ -322,24 +323,26 @@ def _step(
         if losses is not None:
             break
         model.zero_grad()
-    totals = dict(zip(losses, torch.stack([*losses.values()]).tolist(), strict=True))
-    if not math.isfinite(totals["loss"]):
-        del totals["loss"]
-        means = (f" {name} {total / len(group)}" for name, total in totals.items())
-        raise _diverged("the loss", state, ",".join(means))
     # Without clipping the norm is computed all the same, for the record and the check below.
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
+    # Read together: a GPU is waited for once per step.
+    *means, gradient = torch.stack([*losses.values(), norm]).tolist()
+    totals = dict(zip(losses, means, strict=True))
+    if not math.isfinite(totals["loss"]):
+        del totals["loss"]
+        each = (f" {name} {total / len(group)}" for name, total in totals.items())
+        raise _diverged("the loss", state, ",".join(each))
     for parameters in optimizer.param_groups:
         parameters["lr"] = learning_rate(config, state.step) * parameters["rate"]
     # A finite loss may have an infinite gradient, and one such step would spoil every weight.
-    if not torch.isfinite(norm):
+    if not math.isfinite(gradient):
         raise _diverged("the gradient", state, "")
     optimizer.step()
     # None rather than 0: Adam skips a parameter that no loss of a step reaches, but would decay its
     # moments for a gradient of 0.
     optimizer.zero_grad(set_to_none=True)
     state.step += 1
-    return totals, float(norm)
+    return totals, gradient
 
 
 def _averaged(
@@ -427,9 +430,7 @@ def _cut(batch: Any, pieces: int, halve: Halve | None) -> list[Any]:
 def on_device(batch: Rows, device: torch.device | str) -> Rows:
     """Return a batch, a named tuple, with its tensors on a device."""
     fields = batch._asdict().items()
-    return batch._replace(
-        **{k: v.to(device, non_blocking=True) for k, v in fields if isinstance(v, Tensor)}
-    )
+    return batch._replace(**{k: to_device(v, device) for k, v in fields if isinstance(v, Tensor)})
 
 
 def halves(batch: Rows, places: Mapping[str, str] | None = None) -> tuple[Rows, ...]:

@@ -31,6 +31,7 @@ from vgtools.io.errors import DataError, Exit, amount, plain
 from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
 from vgtools.io.streams import read_jsonl
+from vgtools.models.devices import to_device
 from vgtools.models.dual import MOST_SCALE, PhotoConfig, photo_network, root
 from vgtools.models.encoder import Encoder
 from vgtools.models.precision import autocast
@@ -237,7 +238,7 @@ def evaluate(
 
 
 def _rows(features: Array, rows: Array, device: torch.device | str) -> Tensor:
-    return torch.from_numpy(np.asarray(features[rows], np.float32)).to(device, non_blocking=True)
+    return to_device(np.asarray(features[rows], np.float32), device)
 
 
 # ---------------------------------------------------------------------------------------- training

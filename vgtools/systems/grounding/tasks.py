@@ -23,6 +23,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
 from vgtools.io.own import atomic_write
+from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
 from vgtools.models.references import check_same, fingerprint
@@ -169,8 +170,8 @@ def collate(
     slots, slot_mask = no_slots(len(rows), device)
     if pictures is not None and rows.shape[1]:
         features, known = pictures.gather(rows)
-        slots = torch.from_numpy(features).to(device, non_blocking=True)
-        slot_mask = torch.from_numpy(known).to(device, non_blocking=True)
+        slots = to_device(features, device)
+        slot_mask = to_device(known, device)
     return with_images(text, slots, slot_mask)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import Features, open_features
+from vgtools.models.devices import to_device
 from vgtools.tasks.image_controls import Choice, choose_images
 from vgtools.text.retrieved import Retrieved, gather, open_retrieved
 
@@ -77,10 +78,7 @@ class SlotImages:
             device: where the tensors go.
         """
         features, mask = gather(self.features.array, rows)
-        return (
-            torch.from_numpy(features).to(device, non_blocking=True),
-            torch.from_numpy(mask).to(device, non_blocking=True),
-        )
+        return to_device(features, device), to_device(mask, device)
 
 
 def open_images(

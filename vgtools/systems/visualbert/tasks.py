@@ -29,6 +29,7 @@ from vgtools.images.regions import Regions, RegionSet, open_regions, pick
 from vgtools.io.arrays import Array, padded
 from vgtools.io.errors import DataError
 from vgtools.io.own import atomic_write
+from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder, is_visualbert, read_config, save_pretrained
 from vgtools.models.layers import draw_linear_layers
 from vgtools.models.precision import autocast
@@ -323,7 +324,7 @@ def collate(
     most = regions.shape[1]
 
     def tensor(array: Array) -> Tensor:
-        return torch.from_numpy(array).to(device, non_blocking=True)
+        return to_device(array, device)
 
     labels = text.labels
     if inputs.targets is not None:

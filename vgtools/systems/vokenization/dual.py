@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import Features
 from vgtools.io.errors import DataError
+from vgtools.models.devices import to_device
 from vgtools.models.dual import DualEncoder
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import Hidden, PackedEncoder
@@ -183,7 +184,7 @@ class DualStates(PackedEncoder):
         lengths = np.repeat(sizes, counts)
         if not model.can_pack(tokens, lengths.cumsum() - 1):
             return self._model_forward(tokens, runs)
-        both = torch.from_numpy(np.stack([tokens, position])).to(self.device, non_blocking=True)
+        both = to_device(np.stack([tokens, position]), self.device)
         # A word's own part is filled in later: whole texts are enough.
         found = model.packed(*both, runs, self._shared, self._by_word)
         tokens_of = torch.from_numpy(lengths).to(self.device)

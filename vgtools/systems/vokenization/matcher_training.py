@@ -22,6 +22,7 @@ from vgtools.io.files import open_npy
 from vgtools.io.output import Output
 from vgtools.io.process import Progress
 from vgtools.io.settings import configured, entries
+from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
 from vgtools.models.references import pick_dtype
@@ -32,7 +33,7 @@ from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_s
 from vgtools.training.loop import Batches
 from vgtools.training.session import Session
 from vgtools.training.splits import CaptionSplits, other_images
-from vgtools.training.steps import plan_for, train_config
+from vgtools.training.steps import plan_for, prefetch, train_config
 
 _RAREST = 8.0  # nats, for a stem in one caption of 3,000; rarer stems count no more
 _HALF = 50.0  # percent of captions: a judgement, far above chance for any bank worth learning
@@ -134,7 +135,8 @@ class HiddenStates:
 
     It is computed once if it fits a memory budget, else whenever it is asked for; or once for all
     trainings with the same encoder and captions, in files that are mapped. All ways give the same
-    numbers: float16, which halves the memory.
+    numbers: float16, which halves the memory. They are held on the encoder's GPU if they take at
+    most half of its free memory.
 
     `budget` is bytes that may be held; `watch` is called with the number of tokens done; `folder`
     is where files are kept.
@@ -159,7 +161,7 @@ class HiddenStates:
         if folder is not None:
             self._kept = self._in_files(Path(folder), watch)
         elif self.held or not size:
-            kept = self._empty(len(tokens.ids), sentences)
+            kept = self._empty(len(tokens.ids), sentences, self._place(size))
             for part, states in self._blocks(watch):
                 span = slice(int(tokens.starts[part[0]]), int(tokens.starts[part[-1] + 1]))
                 kept.hidden[span] = states.hidden
@@ -200,17 +202,29 @@ class HiddenStates:
             warnings.simplefilter("ignore")  # The maps are read-only, and nothing writes to them.
             return States(*(torch.from_numpy(open_npy(file, 2)) for file in files))
 
-    def _empty(self, tokens: int, sentences: int) -> States:
-        sizes = (tokens, sentences, sentences)
-        return States(*(torch.empty(n, self._width, dtype=torch.float16) for n in sizes))
+    def _place(self, size: int) -> torch.device:
+        """Return the device that holds states of this size, in bytes."""
+        device: torch.device = self._encoder.device
+        if device.type == "cuda" and 2 * size < torch.cuda.mem_get_info(device)[0]:
+            return device
+        return torch.device("cpu")
+
+    def _empty(self, tokens: int, sentences: int, place: torch.device | str = "cpu") -> States:
+        return States(
+            *(
+                torch.empty(n, self._width, dtype=torch.float16, device=place)
+                for n in (tokens, sentences, sentences)
+            )
+        )
 
     def take(self, sentences: Array) -> States:
-        """Return the states of sentences, in the order given, on the CPU."""
+        """Return the states of sentences, in the order given, on the device that holds them."""
         if self._kept is None:
             return self._compute(sentences)
+        place = self._kept.hidden.device
+        rows = to_device(sentences, place)
         places = ranges(self._tokens.starts[sentences], self._lengths[sentences])
-        rows = torch.from_numpy(sentences)
-        hidden = self._kept.hidden[torch.from_numpy(places)]
+        hidden = self._kept.hidden[to_device(places, place)]
         return States(hidden, self._kept.means[rows], self._kept.first[rows])
 
     def _compute(self, sentences: Array) -> States:
@@ -254,7 +268,7 @@ def make_batches(
                 rng = np.random.default_rng([seed, epoch, index])
                 yield collate(captions, states, feats, config, np.sort(part), rng, device)
 
-    return batches
+    return lambda epoch, first: prefetch(batches(epoch, first))
 
 
 def collate(
@@ -287,7 +301,7 @@ def collate(
         kept = captions.content[places] | (draw < config.stop_share)
         if not kept.any():  # A batch of stop words alone would have no loss.
             kept[:] = True
-        hidden = taken.hidden[torch.from_numpy(kept)]
+        hidden = taken.hidden[to_device(np.flatnonzero(kept), taken.hidden.device)]
         rows = np.repeat(np.arange(len(sentences)), lengths)[kept]
         keys = captions.keys[places][kept]
     image = captions.images[sentences]
@@ -308,20 +322,20 @@ def collate(
     holders = _holders(captions.holds, distinct, numbers[numbers >= 0])
 
     def indices(array: Array) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array, np.int64)).to(device)
+        return to_device(np.ascontiguousarray(array, np.int64), device)
 
     weights = None
     if config.rarity:
-        weights = torch.from_numpy(_rarities(captions, keys) ** config.rarity).to(device).float()
+        weights = to_device(_rarities(captions, keys) ** config.rarity, device).float()
     return MatcherBatch(
-        hidden=hidden.to(device).float(),
+        hidden=to_device(hidden, device).float(),
         rows=indices(rows),
-        means=taken.means.to(device).float(),
-        feats=torch.from_numpy(np.asarray(feats[distinct], np.float32)).to(device),
+        means=to_device(taken.means, device).float(),
+        feats=to_device(np.asarray(feats[distinct], np.float32), device),
         own=indices(own[rows]),
         other=indices(other[rows]),
         keys=indices(compact),
-        holders=torch.from_numpy(holders).to(device),
+        holders=to_device(holders, device),
         weights=weights,
     )
 

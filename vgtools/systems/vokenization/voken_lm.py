@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
+from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder
 from vgtools.models.layers import draw_linear_layers
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
@@ -371,26 +372,28 @@ def collate(
     also_count = max(1, int((further != IGNORED).sum())) / parts
 
     def tensor(rows: Array) -> Tensor:
-        return torch.from_numpy(rows[:, :longest]).to(device, non_blocking=True)
+        return to_device(rows, device)
 
     batches = list[VokenBatch]()
     for part in np.array_split(np.arange(len(numbers)), parts):
-        attention = tensor(present[part])
-        masked = tensor(chosen[part]).flatten()
-        targets = tensor(labels[part]).flatten()
-        given = targets != IGNORED
-        others = tensor(further[part]).flatten()
-        named = others != IGNORED
+        # Places are found here: on a GPU each `nonzero` would wait for the steps before.
+        words, targets, others, hidden, inside = (
+            rows[part, :longest].ravel() for rows in (ids, labels, further, chosen, present)
+        )
+        masked = np.flatnonzero(hidden)
+        given = np.flatnonzero(targets != IGNORED)
+        named = np.flatnonzero(others != IGNORED)
+        attention = inside.reshape(len(part), -1).astype(np.int64)
         batch = VokenBatch(
-            ids=tensor(read[part]),
+            ids=tensor(read[part, :longest]),
             # Without a mask the fused attention kernels are faster.
-            attention=None if bool(present[part][:, :longest].all()) else attention.long(),
-            masked=masked.nonzero()[:, 0],
-            tokens=tensor(ids[part]).flatten()[masked],
-            places=given.nonzero()[:, 0],
-            vokens=targets[given],
-            also_places=named.nonzero()[:, 0],
-            also_labels=others[named],
+            attention=None if attention.all() else tensor(attention),
+            masked=tensor(masked),
+            tokens=tensor(words[masked]),
+            places=tensor(given),
+            vokens=tensor(targets[given]),
+            also_places=tensor(named),
+            also_labels=tensor(others[named]),
             token_count=token_count,
             voken_count=voken_count,
             also_count=also_count,

@@ -31,6 +31,7 @@ from vgtools.io.output import Output
 from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.io.windows import growing_windows as growing_windows
 from vgtools.io.windows import pipelined
+from vgtools.models.devices import to_device
 from vgtools.models.dual import Logits, is_dual, load_dual
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
@@ -346,11 +347,11 @@ class Vokenizer:
             places, kept = self._places(pieces, hidden)
             lengths = pieces.lengths[hidden.segments]
             if by_token:
-                sizes = torch.from_numpy(lengths).to(self.encoder.device)
+                sizes = to_device(lengths, self.encoder.device)
                 # All tokens of a segment are embedded, because the sentence term is their mean; the
                 # overlap is dropped only afterwards.
                 embedded = matcher.embed_tokens(hidden.tokens, sizes)
-                vectors = embedded[torch.from_numpy(kept).to(self.encoder.device)]
+                vectors = embedded[to_device(kept, self.encoder.device)]
                 owner = np.arange(len(kept))
             else:
                 vectors = matcher.embed_sentences(hidden.first)

@@ -32,6 +32,7 @@ from vgtools.models.clip import (
     stack_blocks,
     token_states,
 )
+from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint
@@ -208,8 +209,8 @@ def collate(
     text = finetune.collate(inputs.text, units, tuner.pad, tuner.segments, device, part, parts)
     each = inputs.text.each
     numbers = (units[part::parts, None] * each + np.arange(each)).ravel().tolist()
-    tables = map(torch.from_numpy, stack_blocks([inputs.blocks(number) for number in numbers]))
-    blocks, lengths = (table.to(device, non_blocking=True) for table in tables)
+    tables = stack_blocks([inputs.blocks(number) for number in numbers])
+    blocks, lengths = (to_device(table, device) for table in tables)
     if each > 1:
         blocks, lengths = (table.unflatten(0, (-1, each)) for table in (blocks, lengths))
     return FullBatch(text.ids, text.mask, text.segments, text.labels, blocks, lengths, text.whole)
