@@ -1,0 +1,157 @@
+"""Tokens of texts from the tokens of their words, each of which is tokenised once.
+
+A tokenizer that splits a text at its spaces before anything else gives a word the same tokens in
+every text. A text repeats its words, so that a table of words is several times as fast as the
+library.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from vgtools.io.arrays import Array, ranges
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_HELD = 1 << 21  # characters of the words that are kept: some 40 MB with their tokens
+# Before a piece that starts a text, or is all of it, where that makes a difference.
+_FIRST = "\0"
+
+Encoded = tuple[Array, Array, Array]  # ids (T,), spans (T, 2) and row starts (R + 1,) of R texts
+
+
+class _Table(NamedTuple):
+    """The tokens of pieces by their number."""
+
+    ids: Array
+    spans: Array
+    starts: Array
+
+
+class WordTable:
+    """Tokenises texts by the words between their spaces, and remembers words.
+
+    Args:
+        encode: tokenises texts as they are.
+        spaced: whether the space before a word is part of its tokens, as in byte-level BPE.
+        wide: strings whose tokens depend on what is around them; texts with one are not cut.
+    """
+
+    def __init__(
+        self, encode: Callable[[Sequence[str]], Encoded], spaced: bool, wide: Sequence[str]
+    ) -> None:
+        self._encode = encode
+        self._spaced = spaced
+        self._wide = re.compile("|".join(map(re.escape, wide)) or "(?!)")
+        self._lock = threading.Lock()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._numbers = dict[str, int]()
+        self._held = 0
+        empty = np.zeros(0, np.int32)
+        self._table = _Table(empty, empty.reshape(0, 2), np.zeros(1, np.int64))
+
+    def __call__(self, texts: Sequence[str]) -> Encoded:
+        """Return what `encode` returns for all texts at once."""
+        parts = [*map(self._pieces, texts)]
+        counts = np.fromiter(map(len, parts), np.int64, len(parts))
+        pieces = [piece for part in parts for piece in part]
+        with self._lock:
+            table = self._known(pieces)
+            numbers = np.fromiter(map(self._numbers.__getitem__, pieces), np.int64, len(pieces))
+            if self._held > _HELD:
+                self._clear()
+        edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        # Each piece is followed by a space, which belongs to the next one if those are spaced.
+        sizes = np.fromiter(map(len, pieces), np.int64, len(pieces)) + 1
+        before = np.cumsum(sizes) - sizes
+        base = before - np.repeat(before[edges[:-1]], counts)
+        if self._spaced:
+            first = np.zeros(len(pieces), bool)
+            first[edges[:-1]] = True
+            # The mark of a first piece is no character of the text.
+            base = np.where(first, 0, base - 2)
+        tokens = np.diff(table.starts)[numbers]
+        places = ranges(table.starts[numbers], tokens)
+        spans = table.spans[places] + np.repeat(base.astype(np.int32), tokens)[:, None]
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens)])
+        return table.ids[places], spans, ends[edges]
+
+    def _pieces(self, text: str) -> list[str]:
+        words = text.split(" ")
+        whole = self._wide.search(text) is not None
+        if not self._spaced:
+            return [text] if whole else words
+        # Other or several spaces are tokens of their own, in ways that only the library knows.
+        if whole or _FIRST in text or words != text.split():
+            return [_FIRST + text]
+        words[0] = _FIRST + words[0]
+        return words
+
+    def _known(self, pieces: list[str]) -> _Table:
+        """Return the table, with all pieces in it."""
+        fresh = list(set(pieces).difference(self._numbers))
+        if fresh:
+            ids, spans, starts = self._encode([*self._texts(fresh)])
+            if self._spaced:
+                # A token of the space alone is empty after it, wherever the library puts one that
+                # starts a text.
+                inner = np.array([piece[0] != _FIRST for piece in fresh])
+                spans = np.maximum(spans, np.repeat(inner, np.diff(starts))[:, None])
+            old = self._table
+            self._numbers.update(zip(fresh, range(len(self._numbers), 1 << 62), strict=False))
+            self._held += sum(map(len, fresh))
+            self._table = _Table(
+                np.concatenate([old.ids, ids]),
+                np.concatenate([old.spans, spans]),
+                np.concatenate([old.starts, starts[1:] + old.starts[-1]]),
+            )
+        return self._table
+
+    def _texts(self, pieces: list[str]) -> Iterator[str]:
+        if not self._spaced:
+            return iter(pieces)
+        return (p[1:] if p[0] == _FIRST else f" {p}" for p in pieces)
+
+
+def word_table(
+    tokenizer: Tokenizer, encode: Callable[[Sequence[str]], Encoded]
+) -> WordTable | None:
+    """Return a table of words for BERT's tokenizer, or a byte-level BPE as GPT-2 and RoBERTa have.
+
+    None: it is not known that the tokenizer gives a word the same tokens in every text.
+    """
+    from tokenizers import models, normalizers, pre_tokenizers
+
+    model = tokenizer.model
+    normalizer = tokenizer.normalizer
+    split = tokenizer.pre_tokenizer
+    spaced = isinstance(split, pre_tokenizers.ByteLevel)
+    if spaced:
+        known = normalizer is None and split.use_regex
+        known = known and isinstance(model, models.BPE) and not model.dropout
+    else:
+        known = normalizer is None or isinstance(normalizer, normalizers.BertNormalizer)
+        known = known and isinstance(split, pre_tokenizers.BertPreTokenizer)
+        known = known and isinstance(model, models.WordPiece)
+    if not known:
+        return None
+    # RoBERTa's <mask> takes the spaces before it; what else looks beyond a word is as rare.
+    wide = [
+        token
+        for token in tokenizer.get_added_tokens_decoder().values()
+        if token.lstrip
+        or token.rstrip
+        or token.single_word
+        or token.content != "".join(token.content.split())
+    ]
+    if normalizer is not None and any(token.normalized for token in wide):
+        return None
+    return WordTable(encode, spaced, [token.content for token in wide])
