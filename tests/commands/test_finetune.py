@@ -362,7 +362,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_a_seed(
             finetune(data, "sst-2", tmp_path / "a", "--epochs", 8, "--patience", 2, "--no-test")
             == 130
         )  # at the very end
-    found = [(r["epoch"], r["best"]) for r in rows(tmp_path / "a" / "metrics.jsonl")]
+    found = [(r["epoch"], r["best"]) for r in rows(tmp_path / "a" / "seed-9595" / "metrics.jsonl")]
     assert found == [(1, True), (2, True), (3, False), (4, False)]
     monkeypatch.setattr(FineTuning, "_score", real)
     # Going on takes no further epoch, and the second is what is kept: that of a training which has

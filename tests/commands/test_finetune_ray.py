@@ -151,7 +151,7 @@ def test_a_run_that_one_process_began_resumes_on_a_cluster(
     end(alone, Exit.STOPPED)
     driver = start(nodes, data, run, "--ray", nodes.address)
     first = until(lambda: epochs(run, SEEDS[1]))
-    assert first >= 2, "the checkpoint was handed over"
+    assert first >= 2, "the seed resumes from its own checkpoint"
     out, _ = end(driver)
     assert out == whole[1]
     assert left(run) == whole[0]

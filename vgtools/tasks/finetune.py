@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, sha256_file
-from vgtools.io.own import atomic_write, make_folder
+from vgtools.io.own import atomic_write
 from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder, load_with_head, save_pretrained
 from vgtools.models.layers import draw_linear_layers
@@ -486,68 +486,51 @@ class FineTuning:
     def fit(self, session: Session, elsewhere: Iterator[int] | None = None) -> None:
         """Train the seeds that are left, print a record per epoch, and write the run.
 
+        Each seed is a run of its own in the folder `seed-N`, which this run takes in.
+
         Args:
             session: the session of the run.
-            elsewhere: the seeds that are left (see `hand_over`), as others have learned them.
+            elsewhere: the seeds that are left, as others have learned them (see `fit_alone`).
 
         Raises:
-            DataError: as `Session.fit`.
+            DataError: as `Session.fit`; or the weights that others have learned are not here (69).
         """
         run = session.run
-        seeds = run.state.notes.setdefault("seeds", {})
+        run.save()  # the folder is a run of these settings before its parts are
+        total = len(self.settings["seeds"]) * self.plan.steps
         for number, seed in enumerate(self.settings["seeds"]):
             part = f"seed-{seed}"
-            if str(seed) in seeds:
-                run.forget(part)  # a kill came before the removal below
-                continue
-            before = len(run.records)
-            if run.state.notes.get("seed") != seed:
-                self._continue(session, seed, elsewhere)
-            session.print(*run.records[before:])
-            scores = run.state.notes.get("scores")
-            if scores is None:
-                scores = self._fit_seed(session, seed, number, session.folder / part)
-            seeds[str(seed)] = scores
-            run.keep(part)
-            run.let_go()
-            run.save()
-            # A kill may have left files of a seed that was handed or taken over.
-            run.forget(part)
+            if seed in self.left(session):
+                while elsewhere is not None and seed not in self._learned:
+                    self._learned.add(next(elsewhere))
+                with session.part(part, number * self.plan.steps, total) as own:
+                    self._take_in(session, own, seed, elsewhere is None)
+            # A barrier: files are removed only when every process has read them.
             session.check()
+            run.forget(part)
         session.finish(lambda: (self._facts(session), None, {}))
 
-    def hand_over(self, session: Session) -> list[int]:
-        """Return the seeds that are left, for `fit_alone` in the folders `seed-N` of the run."""
-        run = session.run
-        notes = run.state.notes
-        done = notes.setdefault("seeds", {})
-        begun = notes.get("seed")
-        # A run that was killed after it had taken a seed over has its scores, but not as done.
-        if "scores" in notes:
-            done[str(begun)] = notes["scores"]
-        left = [seed for seed in self.settings["seeds"] if str(seed) not in done]
-        if begun in left:
-            config = run.config | {"seeds": [begun]}
-            records = [record for record in run.records if record["seed"] == begun]
-            run.hand_over(f"seed-{begun}", {"config": config, "records": records})
-        run.save()  # so that others find the settings of this run
-        return left
+    def left(self, session: Session) -> list[int]:
+        """Return the seeds that are not done."""
+        done = session.run.state.notes.setdefault("seeds", {})
+        return [seed for seed in self.settings["seeds"] if str(seed) not in done]
 
-    def _continue(self, session: Session, seed: int, elsewhere: Iterator[int] | None) -> None:
-        """Start a seed, or take it over from others, once they are done.
-
-        Raises:
-            DataError: the weights that they have learned are not here (69).
-        """
-        while elsewhere is not None and seed not in self._learned:
-            self._learned.add(next(elsewhere))
+    def _take_in(self, session: Session, own: Session, seed: int, here: bool) -> None:
+        """Take in the run of a seed, which is learned here unless others have learned it."""
         run = session.run
-        if run.take_over(f"seed-{seed}", run.config | {"seeds": [seed]}):
-            return
-        if elsewhere is not None:
+        one = self.alone(seed)
+        own.open("finetune", run.config | {"seeds": [seed]}, inputs=run.inputs)
+        notes = own.run.state.notes
+        if not here and "scores" not in notes:
             why = "was learned by a worker, and is not here: all need one file system with the run"
-            raise DataError(why, session.folder / f"seed-{seed}", code=Exit.UNAVAILABLE)
-        self._begin(session, seed)
+            raise DataError(why, own.folder, code=Exit.UNAVAILABLE)
+        notes["pieces"] = max(own.run.oom_splits, run.oom_splits)
+        session.print(*own.run.records)
+        one.fit_alone(own)
+        run.take_in(own.run)
+        run.state.notes["seeds"][str(seed)] = notes["scores"]
+        run.state.notes["pieces"] = own.run.oom_splits
+        run.save()
 
     def show_progress(self, session: Session) -> None:
         """Show how many steps all seeds have done, here and elsewhere."""
@@ -572,40 +555,27 @@ class FineTuning:
     def fit_alone(self, session: Session) -> None:
         """Train the one seed in a folder of its own, for the run that the folder is in.
 
-        The folder then holds an unfinished run, which `fit` takes over.
+        The folder then holds an unfinished run, which `fit` takes in.
 
         Raises:
             DataError: as `Session.fit`.
         """
-        (seed,) = self.settings["seeds"]
         run = session.run
-        if run.state.notes.get("seed") != seed:
-            self._begin(session, seed)
-        if "scores" in run.state.notes:
+        notes = run.state.notes
+        if "scores" in notes:
             return
-        run.state.notes["scores"] = self._fit_seed(session, seed, 0, session.folder)
+        notes.setdefault("sum", 0.0)
+        notes.setdefault("count", 0)
+        (seed,) = self.settings["seeds"]
+        # The network of the first seed was made to read the files, and need not be made twice.
+        tuner, encoder = self._made.pop(seed) if seed in self._made else self.learner.new(seed)
+        self._learn(session, tuner.to(session.device), seed)
+        notes["scores"] = processes.on_first(partial(self._finish, session, tuner, encoder))
         run.let_go()
         run.keep()
         run.save()
 
-    def _begin(self, session: Session, seed: int) -> None:
-        """Start a seed; lets go of network and optimiser of the seed before."""
-        run = session.run
-        run.let_go()
-        run.state.notes |= {"seed": seed, "score": None, "sum": 0.0, "count": 0}
-        run.state.notes.pop("scores", None)
-
-    def _fit_seed(self, session: Session, seed: int, number: int, folder: Path) -> dict[str, float]:
-        """Train one seed, write its model and predictions into a folder, return its scores."""
-        self._kept = []
-        # The network of the first seed was made to read the files, and need not be made twice.
-        made = self._made.pop(seed, None)
-        self._made.clear()
-        tuner, encoder = made or self.learner.new(seed)
-        self._learn(session, tuner.to(session.device), seed, number)
-        return processes.on_first(partial(self._finish, session, tuner, encoder, folder))
-
-    def _learn(self, session: Session, tuner: Any, seed: int, number: int) -> None:
+    def _learn(self, session: Session, tuner: Any, seed: int) -> None:
         """Train one seed to its end."""
         run = session.run
         state = run.state
@@ -614,7 +584,7 @@ class FineTuning:
         hyper = self.task.hyper
         optimizer = settings | {"schedule": hyper.schedule, "clip": hyper.clip, "seed": seed}
         # A seed whose patience had ended before a kill resumes without an epoch to train.
-        if self._stale(session, seed):
+        if self._stale(session):
             plan = plan._replace(epochs=state.epoch)
         inputs = self.splits["train"].inputs
 
@@ -628,8 +598,6 @@ class FineTuning:
             train_config(optimizer, plan, betas=hyper.betas, eps=hyper.eps),
             weights={LOSS: 1.0},
             halve=halves,
-            before=number * plan.steps,
-            total=len(settings["seeds"]) * plan.steps,
         ):
             if not record["end"]:
                 state.notes["sum"] += record["loss"]
@@ -653,13 +621,13 @@ class FineTuning:
             if noted["best"]:
                 self._kept = self._asked
             session.print(noted)
-            if self._stale(session, seed):
+            if self._stale(session):
                 session.check()
                 return
 
-    def _stale(self, session: Session, seed: int) -> bool:
+    def _stale(self, session: Session) -> bool:
         """Return whether the last epochs of a seed, as many as --patience, were not its best."""
-        best = [record["best"] for record in session.run.records if record["seed"] == seed]
+        best = [record["best"] for record in session.run.records]
         patience = self.settings["patience"]
         return bool(patience and best and not any(best[-patience:]))
 
@@ -668,13 +636,10 @@ class FineTuning:
         self._asked = self.learner.predict(tuner, self.splits["dev"])
         return self._score("dev", self._asked)
 
-    def _finish(
-        self, session: Session, tuner: Any, encoder: Encoder, folder: Path
-    ) -> dict[str, float]:
+    def _finish(self, session: Session, tuner: Any, encoder: Encoder) -> dict[str, float]:
         """Write predictions and model of the epoch that is kept; return its scores."""
         # Not strict: tied weights are stored once, under one of their names.
         tuner.load_state_dict(session.run.best_weights(), strict=False)
-        make_folder(folder)
         scores: dict[str, float] = {}
         for name, split in self.splits.items():
             if name == "train":
@@ -683,10 +648,10 @@ class FineTuning:
             rows = kept or self.learner.predict_kept(tuner, split)
             scores |= self._score(name, rows)
             file = "predictions.jsonl" if name == "dev" else f"predictions.{name}.jsonl"
-            atomic_write(folder / file, b"".join(map(dumps, rows)))
+            atomic_write(session.folder / file, b"".join(map(dumps, rows)))
             session.stop.check()
         if not self.settings.get("no_models"):
-            self.learner.save(tuner, encoder, folder / "model")
+            self.learner.save(tuner, encoder, session.folder / "model")
         return scores
 
     def _score(self, split: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

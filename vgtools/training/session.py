@@ -57,7 +57,6 @@ from vgtools.training.trackers import tracked
 _CHECKPOINT = "checkpoint.safetensors"
 _BEST = "best.safetensors"
 _METRICS = "metrics.jsonl"
-_OF_ALL = ("config", "inputs", "processes", "seeds")  # notes about all trainings of one command
 SAVE_SECONDS = 600.0  # between checkpoints
 # A checkpoint at the end of an epoch comes at the earliest so long after the one before, if the
 # network is large, because writing it takes time.
@@ -118,12 +117,15 @@ class Session:
             DataError: another command writes the folder (75).
         """
         with ExitStack() as stack:
-            stack.enter_context(self.stop)
-            stack.enter_context(processes.joined(self.device.type == "cuda"))
+            self._join(stack)
             processes.on_first(lambda: self._take(stack))
             # Taken over only now: an error above releases whatever was entered before it.
             self._stack = stack.pop_all()
         return self
+
+    def _join(self, stack: ExitStack) -> None:
+        stack.enter_context(self.stop)
+        stack.enter_context(processes.joined(self.device.type == "cuda"))
 
     def _take(self, stack: ExitStack) -> None:
         self._lock = stack.enter_context(Lock(self.folder))
@@ -149,11 +151,24 @@ class Session:
         if self._lock is not None:
             self._lock.note(self.folder.name)
         if self.first:
-            self._log = self._stack.enter_context(tracked(self.folder, self.run.config))
+            self._track()
         if self.run.others is not None:
             now = amount(processes.world(), "process", "processes")
             self.note(f"resumes with {now}, {self.run.others} before: dropout is drawn differently")
         return self.run
+
+    def _track(self) -> None:
+        self._log = self._stack.enter_context(tracked(self.folder, self.run.config))
+
+    def part(self, name: str, before: int, total: int) -> PartSession:
+        """Return the session of a training in a folder of this one's.
+
+        Args:
+            name: the folder's name.
+            before: steps of the trainings before it.
+            total: steps of all trainings, for the progress.
+        """
+        return PartSession(self, name, before, total)
 
     def print(self, *records: Mapping[str, Any]) -> None:
         """Print records on the standard output of the first process: JSON unless people read it."""
@@ -179,7 +194,6 @@ class Session:
         *,
         weights: Mapping[str, float],
         halve: Halve | None = None,
-        before: int = 0,
         total: int | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Train from the state of the run, and yield the records of `train`.
@@ -187,8 +201,8 @@ class Session:
         After each record it writes a checkpoint if one is due, and stops if a signal asked any
         process to: all processes stop at the same step.
 
-        Arguments are as for `train`; `before` and `total` count the steps of all trainings of the
-        command, for the progress.
+        Arguments are as for `train`; `total` counts the steps, for the progress, if not all are
+        taken.
 
         Raises:
             DataError: stopped by a signal (75, 130; a checkpoint is written), or as `train`.
@@ -196,10 +210,10 @@ class Session:
         run = self.run
         run.start_clock()
         total = total or config.steps
-        self.progress(before + run.state.step, total)
+        self.progress(run.state.step, total)
         splits = run.oom_splits
         for record in train(model, batches, config, weights=weights, state=run.state, halve=halve):
-            self.progress(before + record["step"], total)
+            self.progress(record["step"], total)
             if splits != run.oom_splits:
                 splits = run.oom_splits
                 message = f"step {record['step']}: out of memory: batches are now split into"
@@ -208,7 +222,7 @@ class Session:
             self._checkpoint()
 
     def progress(self, done: int, total: int) -> None:
-        """Show how many steps are done, of all trainings of the command."""
+        """Show how many steps are done."""
         if self._bar is None:
             bar = Progress(self.command, "steps", total, quiet=self.quiet)
             self._bar = self._stack.enter_context(bar)
@@ -250,8 +264,39 @@ class Session:
         processes.on_first(lambda: self.run.finish(*result()))
 
 
-def _lock(stack: ExitStack, folder: Path) -> None:
-    stack.enter_context(Lock(folder))
+class PartSession(Session):
+    """One training of several of a command, in a folder of its own in the command's.
+
+    It stops, prints and shows progress as the command's session does.
+    """
+
+    def __init__(self, whole: Session, name: str, before: int, total: int) -> None:
+        super().__init__(
+            whole.command,
+            whole.folder / name,
+            whole.device,
+            quiet=True,
+            save_seconds=whole.save_seconds,
+            save_steps=whole.save_steps,
+        )
+        self.stop = whole.stop
+        self._whole = whole
+        self._before = before
+        self._total = total
+
+    def _join(self, stack: ExitStack) -> None:
+        """Do nothing: the command's session has joined the processes."""
+
+    def _track(self) -> None:
+        """Do nothing: the command's session tracks what it prints."""
+
+    def print(self, *records: Mapping[str, Any]) -> None:
+        """Print records as the command's session does."""
+        self._whole.print(*records)
+
+    def progress(self, done: int, total: int) -> None:
+        """Show how many steps are done, of all trainings of the command."""
+        self._whole.progress(self._before + done, self._total)
 
 
 # ------------------------------------------------------------------------------------- run folders
@@ -285,7 +330,7 @@ class TrainingRun:
         inputs: Inputs | None = None,
         begun: bool = False,
     ) -> None:
-        self._inputs = inputs or Inputs([])
+        self.inputs = inputs or Inputs([])
         self.path = Path(path)
         self.kind = kind
         self.config = dict(config)
@@ -304,13 +349,13 @@ class TrainingRun:
             self._open_finished()
         elif self._checkpoint.exists():
             self.state = TrainState.load(self._checkpoint)
-            self._inputs.check_named(self.state.notes["inputs"])
+            self.inputs.check_named(self.state.notes["inputs"])
             self._same(self.state.notes["config"], "an unfinished run")
             for name, sha256 in self._parts.items():
                 check_written(self.path / name, sha256)
         else:
             self.state.notes = {"config": self.config, "records": [], "score": None}
-            self.state.notes["inputs"] = self._inputs.entries
+            self.state.notes["inputs"] = self.inputs.entries
         if not self.complete:
             self._count_processes()
         self.start_clock()
@@ -324,7 +369,7 @@ class TrainingRun:
 
     def _open_finished(self) -> None:
         info = read_run(self.path, self.kind)
-        self._inputs.check_named(info.get("inputs", []))
+        self.inputs.check_named(info.get("inputs", []))
         self._same(info.get("config", {}), "a finished run")
         check_files(self.path, info)
         self.complete = True
@@ -357,10 +402,8 @@ class TrainingRun:
         for name in (_METRICS, weights, _BEST, _CHECKPOINT, "run.json"):
             own.remove(self.path / name)
 
-    def _same(
-        self, before: Mapping[str, Any], what: str, config: Mapping[str, Any] | None = None
-    ) -> None:
-        difference = config_difference(before, self.config if config is None else config)
+    def _same(self, before: Mapping[str, Any], what: str) -> None:
+        difference = config_difference(before, self.config)
         if difference:
             way_out = "Use the same settings to resume, another -o, or --restart"
             why = f"{what} used different settings: {difference}. {way_out}"
@@ -403,66 +446,15 @@ class TrainingRun:
         found = {name: facts["sha256"] for name, facts in files.items()}
         self.state.notes["parts"] = self._parts | found
 
-    def hand_over(self, part: str, notes: Mapping[str, Any]) -> None:
-        """Let another process continue the training, as a run in a folder of this one.
+    def take_in(self, other: TrainingRun) -> None:
+        """Make the records and kept files of a run in a folder of this one its own.
 
-        Args:
-            part: the folder's name.
-            notes: notes of that run that differ from ours; its records are no longer ours.
+        The next `save` keeps them; then `forget` removes the other run's own files.
         """
-        folder = self.path / part
-        folder.mkdir(exist_ok=True)
-        if self._best.exists():
-            own.copy(self._best, folder / _BEST)
-        ours = self._of_all()
-        ours["records"] = [r for r in self.records if r not in notes["records"]]
-        ours["parts"] = self._parts
-        self.state.notes = self.state.notes | {"parts": {}} | dict(notes)
-        # The other run is saved first: a kill in between leaves the training in both, not in none.
-        self.state.save(folder / _CHECKPOINT)
-        self.state = TrainState()
-        self.state.notes = ours
-        self.save()
-
-    def take_over(self, part: str, config: Mapping[str, Any]) -> bool:
-        """Continue the training that another process started as a run in a folder of this one.
-
-        Its records follow ours, and its files are kept if it noted them; its other notes are taken
-        over, apart from inputs and settings, which stay ours. Its own files are removed.
-
-        Args:
-            part: the folder's name.
-            config: configuration of that run.
-
-        Returns:
-            Whether there is such a run.
-
-        Raises:
-            DataError: a process trains there (75), the run is damaged (65), or has another
-                configuration (78).
-        """
-        folder = self.path / part
-        if not processes.on_first(folder.is_dir):
-            return False
-        with ExitStack() as stack:
-            processes.on_first(lambda: _lock(stack, folder))
-            if not processes.on_first((folder / _CHECKPOINT).exists):
-                return False
-            state = TrainState.load(folder / _CHECKPOINT)
-            self._same(state.notes["config"], f"the run in {part}", config)
-            parts = state.notes.get("parts", {})
-            for name, sha256 in parts.items():
-                check_written(folder / name, sha256)
-            state.notes |= self._of_all()
-            state.notes["records"] = [*self.records, *state.notes["records"]]
-            state.notes["parts"] = self._parts | {f"{part}/{name}": parts[name] for name in parts}
-            self.state = state
-            processes.on_first(partial(self._take_best, folder))
-            self.save()
-            # A barrier: the files are removed only when every process has read them.
-            processes.anywhere(True)
-            processes.on_first(partial(self.forget, part))
-        return True
+        part = other.path.name
+        self.state.notes["records"].extend(other.records)
+        parts = {f"{part}/{name}": sha256 for name, sha256 in other._parts.items()}
+        self.state.notes["parts"] = self._parts | parts
 
     def begun(self, part: str) -> list[dict[str, Any]]:
         """Return the records so far of a run in a folder of this one."""
@@ -471,13 +463,6 @@ class TrainingRun:
         except FileNotFoundError:
             return []
         return list(map(json.loads, lines))
-
-    def _take_best(self, folder: Path) -> None:
-        if (folder / _BEST).exists():
-            own.copy(folder / _BEST, self._best)
-
-    def _of_all(self) -> dict[str, Any]:
-        return {name: self.state.notes[name] for name in _OF_ALL if name in self.state.notes}
 
     def forget(self, part: str) -> None:
         """Remove the files of a run in a folder of this one, apart from the files that it kept."""
@@ -567,11 +552,11 @@ class TrainingRun:
         Raises:
             DataError: an input changed while it was read (78, both hashes).
         """
-        self._inputs.check_unchanged()
+        self.inputs.check_unchanged()
         self._write_records()
         metrics = {"sha256": sha256_file(self.path / _METRICS)}
         facts = {"config": self.config, **info, "metrics": metrics}
-        facts["inputs"] = self._inputs.entries
+        facts["inputs"] = self.inputs.entries
         facts["processes"] = self.state.notes["processes"]
         if weights is None:
             facts["best"] = self.best_record()

@@ -1,7 +1,7 @@
 """The seeds of a fine-tuning on a Ray cluster, one per worker.
 
 A worker learns a seed in the folder `seed-N` of the run, with checkpoints of its own, which any
-other worker resumes, and so does a run without the cluster. The driver takes over finished seeds.
+other worker resumes, and so does a run without the cluster. The driver takes finished seeds in.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def fit_spread(tuning: FineTuning, session: Session, make: Make, spread: Spread,
     from vgtools.batch import cluster
 
     assert spread.ray is not None
-    left = tuning.hand_over(session)
-    session.print(*session.run.records)  # a seed that is handed over brings its own
+    session.run.save()  # so that workers find the settings of this run
+    session.print(*session.run.records)
     learned = cluster.run(
         make,
-        left,
+        tuning.left(session),
         spread.ray,
         spread.workers,
         gpu,
