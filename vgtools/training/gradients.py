@@ -3,7 +3,9 @@
 Parameters are sent in buckets, the last layers first: a bucket goes out as soon as all its
 gradients are there, as float32 or, in half the bytes, as bfloat16. All processes send the same
 buckets in the same order, whatever happens in one of them: where memory ran out, the remaining
-buckets go out as they are, and all repeat the step.
+buckets go out as they are, and all repeat the step. torch's DistributedDataParallel cannot: after
+an error in the backward pass of one process it refuses the next step there, and the others wait
+for its buckets.
 """
 
 from __future__ import annotations
