@@ -33,7 +33,7 @@ from vgtools.io.files import dumps
 from vgtools.io.streams import read_lines
 from vgtools.models.references import load_tokenizer
 from vgtools.systems.vokenization.revokenize import revokenize
-from vgtools.text.tokens import span_iou_align, tokenize
+from vgtools.text.tokens import _piece_table, span_iou_align, tokenize
 from vgtools.text.vokens import no_collection, parse_rows
 
 WINDOW = 2048
@@ -138,7 +138,8 @@ def tokenizer_only(target: Tokenizer, sentences: list[str]) -> list[Any]:
 
 
 def ours(lines: list[str], target: Tokenizer) -> list[bytes]:
-    """What the command does between reading and writing."""
+    """What the command does between reading and writing, of a text whose words are all new."""
+    _piece_table.cache_clear()
     with no_collection():
         return [
             b"".join(

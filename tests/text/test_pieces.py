@@ -19,8 +19,8 @@ from tokenizers import (
 
 from vgtools.models.references import load_tokenizer
 from vgtools.text import pieces
-from vgtools.text.pieces import WordTable
-from vgtools.text.tokens import _encoded, _word_table, tokenize
+from vgtools.text.pieces import PieceTable
+from vgtools.text.tokens import _encoded, _piece_table, tokenize
 
 KINDS = ("uncased", "cased", "bpe", "roberta")
 
@@ -120,7 +120,7 @@ def test_words_are_forgotten_when_they_are_too_many(
     monkeypatch.setattr(pieces, "_HELD", 40)
     for number in range(5):
         same(kind, [f"the dog{number} den", f"a {number}  den{number} of dogs", "the dog"])
-    table = _word_table(tokenizer_of(kind), tokenizer_of(kind).get_vocab_size())
+    table = _piece_table(tokenizer_of(kind), tokenizer_of(kind).get_vocab_size())
     assert table is not None
     assert table._held <= 40
     assert len(table._numbers) < 20
@@ -134,7 +134,7 @@ def test_a_word_goes_to_the_library_once() -> None:
         seen.extend(texts)
         return _encoded(tokenizer, texts)
 
-    table = WordTable(encode, True, [])  # type: ignore[arg-type]
+    table = PieceTable(encode, True, [])  # type: ignore[arg-type]
     table(["the dog and the dog", "the cat"])
     table(["and a cat"])
     assert sorted(seen) == sorted([" dog", " and", " the", "the", " cat", "and", " a"])
@@ -142,11 +142,11 @@ def test_a_word_goes_to_the_library_once() -> None:
 
 def test_other_tokenizers_are_not_cut() -> None:
     clip = load_tokenizer("builtin:clip-bpe")
-    assert _word_table(clip, clip.get_vocab_size()) is None
+    assert _piece_table(clip, clip.get_vocab_size()) is None
     tokenizer = Tokenizer.from_str(tokenizer_of("uncased").to_str())
-    assert _word_table(tokenizer, tokenizer.get_vocab_size()) is not None
+    assert _piece_table(tokenizer, tokenizer.get_vocab_size()) is not None
     tokenizer.add_tokens([AddedToken("new york", normalized=True)])
-    assert _word_table(tokenizer, tokenizer.get_vocab_size()) is None
+    assert _piece_table(tokenizer, tokenizer.get_vocab_size()) is None
     with_dropout = Tokenizer.from_str(tokenizer_of("bpe").to_str())
     with_dropout.model.dropout = 0.1
-    assert _word_table(with_dropout, with_dropout.get_vocab_size()) is None
+    assert _piece_table(with_dropout, with_dropout.get_vocab_size()) is None

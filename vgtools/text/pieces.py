@@ -26,7 +26,7 @@ _FIRST = "\0"
 Encoded = tuple[Array, Array, Array]  # ids (T,), spans (T, 2) and row starts (R + 1,) of R texts
 
 
-class _Table(NamedTuple):
+class _PieceTokens(NamedTuple):
     """The tokens of pieces by their number."""
 
     ids: Array
@@ -34,13 +34,13 @@ class _Table(NamedTuple):
     starts: Array
 
 
-class WordTable:
+class PieceTable:
     """Tokenises texts by the words between their spaces, and remembers words.
 
     Args:
         encode: tokenises texts as they are.
         spaced: whether the space before a word is part of its tokens, as in byte-level BPE.
-        wide: strings whose tokens depend on what is around them; texts with one are not cut.
+        wide: strings whose tokens depend on their neighbours; a text with one is not cut.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class WordTable:
         self._numbers = dict[str, int]()
         self._held = 0
         empty = np.zeros(0, np.int32)
-        self._table = _Table(empty, empty.reshape(0, 2), np.zeros(1, np.int64))
+        self._table = _PieceTokens(empty, empty.reshape(0, 2), np.zeros(1, np.int64))
 
     def __call__(self, texts: Sequence[str]) -> Encoded:
-        """Return what `encode` returns for all texts at once."""
+        """Return the tokens of texts, as `encode` does."""
         parts = [*map(self._pieces, texts)]
         counts = np.fromiter(map(len, parts), np.int64, len(parts))
         pieces = [piece for part in parts for piece in part]
@@ -69,14 +69,14 @@ class WordTable:
             if self._held > _HELD:
                 self._clear()
         edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        # Each piece is followed by a space, which belongs to the next one if those are spaced.
+        # A space comes after each piece; it belongs to the piece after it if those are spaced.
         sizes = np.fromiter(map(len, pieces), np.int64, len(pieces)) + 1
         before = np.cumsum(sizes) - sizes
         base = before - np.repeat(before[edges[:-1]], counts)
         if self._spaced:
             first = np.zeros(len(pieces), bool)
             first[edges[:-1]] = True
-            # The mark of a first piece is no character of the text.
+            # The mark of a first piece is not in the text.
             base = np.where(first, 0, base - 2)
         tokens = np.diff(table.starts)[numbers]
         places = ranges(table.starts[numbers], tokens)
@@ -95,7 +95,7 @@ class WordTable:
         words[0] = _FIRST + words[0]
         return words
 
-    def _known(self, pieces: list[str]) -> _Table:
+    def _known(self, pieces: list[str]) -> _PieceTokens:
         """Return the table, with all pieces in it."""
         fresh = list(set(pieces).difference(self._numbers))
         if fresh:
@@ -108,7 +108,7 @@ class WordTable:
             old = self._table
             self._numbers.update(zip(fresh, range(len(self._numbers), 1 << 62), strict=False))
             self._held += sum(map(len, fresh))
-            self._table = _Table(
+            self._table = _PieceTokens(
                 np.concatenate([old.ids, ids]),
                 np.concatenate([old.spans, spans]),
                 np.concatenate([old.starts, starts[1:] + old.starts[-1]]),
@@ -121,9 +121,9 @@ class WordTable:
         return (p[1:] if p[0] == _FIRST else f" {p}" for p in pieces)
 
 
-def word_table(
+def piece_table(
     tokenizer: Tokenizer, encode: Callable[[Sequence[str]], Encoded]
-) -> WordTable | None:
+) -> PieceTable | None:
     """Return a table of words for BERT's tokenizer, or a byte-level BPE as GPT-2 and RoBERTa have.
 
     None: it is not known that the tokenizer gives a word the same tokens in every text.
@@ -143,7 +143,7 @@ def word_table(
         known = known and isinstance(model, models.WordPiece)
     if not known:
         return None
-    # RoBERTa's <mask> takes the spaces before it; what else looks beyond a word is as rare.
+    # RoBERTa's <mask> takes the spaces before it; other tokens that see their neighbours are rare.
     wide = [
         token
         for token in tokenizer.get_added_tokens_decoder().values()
@@ -154,4 +154,4 @@ def word_table(
     ]
     if normalizer is not None and any(token.normalized for token in wide):
         return None
-    return WordTable(encode, spaced, [token.content for token in wide])
+    return PieceTable(encode, spaced, [token.content for token in wide])

@@ -21,7 +21,7 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.streams import read_lines
-from vgtools.text.pieces import WordTable, word_table
+from vgtools.text.pieces import PieceTable, piece_table
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -82,17 +82,17 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
     if tokenizer.padding is not None or tokenizer.truncation is not None:
         way_out = "call no_padding() and no_truncation() on it first"
         raise ValueError(f"the tokenizer pads or truncates; {way_out}")
-    words = _word_table(tokenizer, tokenizer.get_vocab_size())
+    words = _piece_table(tokenizer, tokenizer.get_vocab_size())
     return _encoded(tokenizer, texts) if words is None or not texts else Tokens(*words(texts))
 
 
 @lru_cache(maxsize=8)
-def _word_table(tokenizer: Tokenizer, size: int) -> WordTable | None:
+def _piece_table(tokenizer: Tokenizer, size: int) -> PieceTable | None:
     """Return the table of the tokenizer's words, if it can have one.
 
     The size of the vocabulary is part of the cache's key because tokens can be added.
     """
-    return word_table(tokenizer, partial(_encoded, tokenizer))
+    return piece_table(tokenizer, partial(_encoded, tokenizer))
 
 
 def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
