@@ -14,6 +14,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.faults.case import Case
 from tests.faults.cases import BY_NAME as CALLS
 from tests.faults.mutations import reseal, reseal_run
 from tests.faults.trials import Outcome, Workspace, data_of, difference, fault_of
+from tests.serving.client import Server
 from vgtools.io.errors import Exit
 
 TABLE = Path(__file__).parents[2] / "man" / "pairs.tsv"
@@ -316,6 +318,21 @@ _PARTS = "vokenize in/text.txt --index in/vg.faiss --index in/vg2.faiss --device
 _SCENE = "retrieve in/text.txt --index in/associated/scene.faiss -o r.jsonl"
 _TWO = "show in/found.jsonl in/found2.jsonl --index in/vg.faiss --images in/bank.jsonl -o p.html"
 _HDF5 = "prepare hdf5 in/counted.npy --ids in/vg.ids --tokens c.t.hdf5 -o c.vg.hdf5"
+_SERVE = "serve --index in/vg.faiss --images in/bank.jsonl --device cpu -q --port 0"
+_SCENES = _SCENE.replace("retrieve in/text.txt", "serve").replace("-o r.jsonl", "-q --port 0")
+_UNION = f"{_SERVE} --index in/vg2.faiss"
+_WHERE = f"{_SERVE} --feats in/cells.npy"
+_HEADS = (
+    f"{_SERVE} --regions in/scenes.npy --encoder in/seeing --captions in/entities.jsonl --offline"
+)
+# What a running server is asked where its answers have to be the same: path and body.
+_QUESTIONS = (
+    ("/api/images/1", None),
+    ("/api/images/5", None),
+    ("/api/locate", {"text": "a dog", "image": "image003"}),
+    ("/api/attention", {"text": "a dog", "image": "photo1.jpg"}),
+    ("/api/regions?image=photo1.jpg", None),
+)
 
 PAIRS = (
     Pair(
@@ -393,6 +410,19 @@ PAIRS = (
     Pair("retrieve --not-own: captions × index", _OWN, lines("captions.jsonl"), SAME, bag),
     Pair("retrieve: index × matcher", "retrieve", made_with("vg.json", "matcher")),
     Pair("retrieve: index × index", _BANK, made_with("vg2.json", "matcher")),
+    Pair("serve: index × matcher", _SERVE, made_with("vg.json", "matcher")),
+    Pair("serve: index × index", _UNION, made_with("vg2.json", "matcher")),
+    Pair("serve: index × word vectors", _SCENES, features("associated/words")),
+    Pair("serve: features × matcher", _WHERE, made_with("cells.json", "backbone")),
+    Pair("serve: regions × run", _HEADS, made_with("scenes.json", "backbone")),
+    Pair("serve: index × images", _SERVE, lines("bank.jsonl"), SAME),
+    Pair("serve: index × features", _WHERE, features("cells"), SAME),
+    Pair(
+        "serve: captions × regions",
+        _HEADS,
+        both(lines("entities.jsonl"), features("scenes")),
+        SAME,
+    ),
     Pair("translate: retrieved rows × features", _TRANSLATE, features("feats"), SAME),
     Pair(
         "translate: retrieved rows × index",
@@ -591,20 +621,46 @@ def plan(space: Workspace, case: Case, count: int, seed: int) -> list[str]:
     return [f"pairs {case.name} {seed + number}" for number in range(count)]
 
 
+@contextmanager
+def _changed(space: Workspace, case: Case, detail: str) -> Iterator[None]:
+    """Make the change of a trial, and take it back."""
+    changed: list[str] = []
+    try:
+        rng = random.Random(f"{case.name} {detail}")
+        changed += PAIR[case.name].change(space.folder / "in", rng)
+        yield
+    finally:
+        for name in changed:
+            space.restore(name)
+
+
+def _answers(space: Workspace, case: Case) -> list[list[bytes]]:
+    """Return what a running server answers, without the rows of images and the order of texts."""
+    words = [str(space.folder / word) if word.startswith("in/") else word for word in case.words]
+    server = Server(*words[1:])
+    try:
+        bodies = [server.ask(*question).body for question in _QUESTIONS]
+    finally:
+        server.stop()
+    return [sorted(re.sub(rb'"row":\d+', b"", body).split(b'"')) for body in bodies]
+
+
 def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     """Run one trial."""
     trial = f"pairs {case.name} {detail}"
     pair = PAIR[case.name]
-    expected = space.reference(case)
+    serves = case.words[0] == "serve"  # it ends by itself only where it refuses
+    if serves and pair.says == SAME:
+        known = _answers(space, case)
+        with _changed(space, case, detail):
+            found = _answers(space, case)
+        return Outcome(trial, "" if found == known else "different", f"{found!r:.300}")
+    if not serves:
+        expected = space.reference(case)
     space.clear()
-    changed: list[str] = []
-    try:
-        changed += pair.change(space.folder / "in", random.Random(f"{case.name} {detail}"))
+    with _changed(space, case, detail):
         done = space.run(case, limit=True)
         tree = space.tree(data_only=True)
-    finally:
-        for name in changed:
-            space.restore(name)
     if pair.says != SAME:
         verdict, said = fault_of(done, (pair.code,))
         if not verdict and not re.search(pair.says, done.err):
@@ -614,8 +670,8 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     if verdict:
         return Outcome(trial, verdict, said)
     if pair.reading is not None:
-        seen, known = pair.reading(done.out), pair.reading(expected.out)
-        return Outcome(trial, "" if known and seen == known else "different", f"{seen!r:.300}")
+        seen, before = pair.reading(done.out), pair.reading(expected.out)
+        return Outcome(trial, "" if before and seen == before else "different", f"{seen!r:.300}")
     changes = difference(tree, data_of(expected.tree))
     if not changes and done.out != expected.out:
         changes = f"stdout {done.out[:150]!r}"

@@ -7,7 +7,7 @@ import pytest
 from tests.faults.pairs import CASES, PAIRS, TABLE, Pair, attempt
 from tests.faults.trials import Workspace
 
-SLOW = ("finetune", "perplexity", "pretrain", "probe-attention", "train-matcher")
+SLOW = ("finetune", "perplexity", "pretrain", "probe-attention", "serve", "train-matcher")
 TRIALS = [
     pytest.param(pair, id=name, marks=[pytest.mark.slow] * pair.row.startswith(SLOW))
     for name, pair in zip(CASES, PAIRS, strict=True)

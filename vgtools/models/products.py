@@ -69,6 +69,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     other = torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
     if other or not _fits(x, weight):
         return x @ weight if bias is None else torch.addmm(bias, x, weight)
+    if not torch.is_grad_enabled():  # an autograd function takes 40 us, a tenth of a short text
+        return onednn(x, weight, bias)
     found: Tensor = _Affine.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return found
 

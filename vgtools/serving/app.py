@@ -204,7 +204,7 @@ class Service:
     # ------------------------------------------------------------------------------- bank and page
 
     async def _show(self, request: Request) -> Response:
-        """Answerer with the page; a token in its address becomes a cookie."""
+        """Answer with the page; a token in its address becomes a cookie."""
         given = request.query_params.get("token")
         if self._token is None or given is None:
             frame = {"Content-Security-Policy": "frame-ancestors 'none'"}
@@ -229,7 +229,7 @@ class Service:
         return Response(dumps(openapi(self._opened.answers)), media_type=_JSON)
 
     async def _tell(self, request: Request) -> Response:
-        """Answerer with the facts of the bank, or with the names of some of its rows."""
+        """Answer with the facts of the bank, or with the names of some of its rows."""
         asked = request.query_params.getlist("row")
         if not asked:
             return Response(dumps(self._index), media_type=_JSON)

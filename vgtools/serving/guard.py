@@ -62,7 +62,7 @@ class Guard:
         self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answerer one request."""
+        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -110,7 +110,7 @@ def url_of(bound: socket.socket) -> str:
 
 
 def serve(app: ASGIApp, bound: socket.socket, ready: Callable[[], None]) -> None:
-    """Answerer requests until SIGTERM or SIGINT.
+    """Answer requests until SIGTERM or SIGINT.
 
     Args:
         app: the application.
