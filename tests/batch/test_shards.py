@@ -698,5 +698,5 @@ def test_memory_is_flat_in_the_number_of_shards(tmp_path: Path) -> None:
         tracemalloc.stop()
         assert len(Shards(out.folder)) == 480 // size
     # The smaller of two: once in a while Python's table of interned strings doubles, by megabytes.
-    # 8 bytes in an array and a name of a file; a commit held would be over 1,000 bytes.
-    assert min(peaks[2]) - min(peaks[16]) < 300 * (240 - 30)
+    # 8 bytes in an array, and of two files the names and sizes; a commit is over 1,000 bytes.
+    assert min(peaks[2]) - min(peaks[16]) < 500 * (240 - 30)

@@ -59,7 +59,7 @@ def test_a_complete_folder(folder: Path, capfdbinary: pytest.CaptureFixture[byte
         "complete": True,
         "shards_per_hour": 60.0,
         "seconds_left": 0,
-        "made_by": {"cpu": 3, "cuda": 2},
+        "made_by": {f"{socket.gethostname()} cpu": 3, f"{socket.gethostname()} cuda": 2},
         "at_work": [],
     }
 

@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import os
 import re
+import socket
 import time
 from array import array
 from collections import Counter
@@ -144,8 +145,8 @@ class Attempt:
             facts = {key: value for key, value in facts.items() if key not in counts}
             files = dict(zip(names, made, strict=True))
             # The commit comes last, so that it names only files that are there and whole.
-            record = {"files": files, "counts": counts, "facts": facts, "device": self._device}
-            shards.write_commit(number, record)
+            maker = {"host": socket.gethostname(), "device": self._device}
+            shards.write_commit(number, {"files": files, "counts": counts, "facts": facts, **maker})
         except (OSError, DataError) as error:
             # Another process may have completed the folder and removed files that no commit names,
             # these among them; its commit of the shard is as good.
@@ -190,6 +191,8 @@ class _Total:
         self.counts.update(record["counts"])
         self.made_by[orjson.dumps([record["versions"], record["device"]])] += 1
         self.size += sum(file["bytes"] for file in record["files"].values())
+        # Names of machines are left to the commits: a list may be published.
+        record.pop("host", None)
         del record["facts"], record["plan"]
 
     def makers(self) -> list[dict[str, Any]]:

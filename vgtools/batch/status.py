@@ -44,8 +44,9 @@ def folder_status(path: str) -> dict[str, Any]:
             continue
         record = shards.checked(number, sizes.get)
         if record is not None:
-            device = str(record["device"])
-            made[device] = made.get(device, 0) + 1
+            # Earlier versions named no host.
+            maker = f"{record.get('host', '')} {record['device']}".strip()
+            made[maker] = made.get(maker, 0) + 1
             if not is_url(folder):
                 times.append(os.stat(os.path.join(folder, name)).st_mtime)
         else:
