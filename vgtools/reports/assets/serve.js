@@ -229,7 +229,9 @@
   }
   async function locate(line, span, row, big, says) {
     const known = await nameOf(row), query = {text: line, image: known.image, ...(span ? {span} : {})};
-    const image = big.querySelector("img"), size = {width: image.naturalWidth, height: image.naturalHeight};
+    const image = big.querySelector("img");
+    await image.decode().catch(() => {});  // a picture has its size once it is there
+    const size = image.naturalWidth ? {width: image.naturalWidth, height: image.naturalHeight} : {};
     const {grid, heat, point, frame = [0, 0, 1, 1]} = await ask("locate", JSON.stringify({...query, ...size}));
     if (!point) { says.textContent = "no heat: the text has no known word"; return; }
     const map = node("canvas"), low = Math.min(...heat), high = Math.max(...heat), [h, w] = grid;
