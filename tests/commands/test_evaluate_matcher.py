@@ -64,10 +64,10 @@ def test_a_record_per_run(evaluate: Any, place: Path) -> None:
     assert [record["images"] for record in records] == [8, 8], "the dev split is the default"
     parts = ["word", "content", "concept", "caption"]
     assert list(records[0]) == [
-        *("run", "best_epoch", "images", "chance"), *parts, "interval", "untrained",
+        *("run", "best_epoch", "images", "chance"), *parts, "blind", "interval", "untrained",
     ]  # fmt: skip
     assert list(records[0]["interval"]) == parts
-    assert list(records[0]["untrained"]) == [*parts, "interval"]
+    assert list(records[0]["untrained"]) == [*parts, "blind", "interval"]
     assert records[0]["interval"] != records[1]["interval"]
     code, out, err = evaluate("--split", "train")
     assert (code, json.loads(out)["images"]) == (0, 4)

@@ -240,6 +240,10 @@ def test_a_tokenizer_opens_in_transformers(
     assert "the texts have no more than that, below 9,000" in capfd.readouterr().err
     (tmp_path / "empty.txt").write_text("")
     assert vg("prepare", "tokenizer", tmp_path / "empty.txt", "--vocabulary", 9, "-o", "x") == 65
+    masked = [data / "pairs/train.jsonl", "--vocabulary", 60, "--mask", "-o", tmp_path / "masked"]
+    assert vg("prepare", "tokenizer", *masked) == 0
+    there = AutoTokenizer.from_pretrained(tmp_path / "masked")
+    assert (there.mask_token_id, there.cls_token_id, there.sep_token_id) == (4, 1, 2)
 
 
 def test_a_model_learns_and_another_continues(

@@ -19,6 +19,14 @@ def test_special_tokens_come_first_and_a_text_ends() -> None:
     assert both <= set(train_bpe([*SOURCE, *TARGET] * 3, 500).get_vocab())
 
 
+def test_with_a_mask_a_text_also_starts() -> None:
+    bpe = train_bpe(["dog runs."] * 3, 300, mask=True)
+    assert [bpe.id_to_token(i) for i in range(5)] == [*SPECIAL, "<mask>"]
+    assert bpe.encode("dog <mask>").tokens == ["<s>", "▁dog", " <mask>", "</s>"]
+    pair = ["<s>", "▁dog", "</s>", "▁runs", ".", "</s>"]
+    assert bpe.encode("dog", "runs.").tokens == pair
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -59,16 +59,17 @@ def evaluate_matcher(
     Prints one record per RUN, in percent: true recall R@1, 5, 10 of the own photo among all of the
     split (`word`, `content` words, `caption`), and `concept`, how often a content word's best photo
     has a caption with that word's stem. `interval` holds the 95 % intervals, from samples of
-    photos; `chance` and `untrained`, the same network with random weights, are the controls.
+    photos. Controls are `chance`, `untrained`, the same network with random weights, and, of
+    `concept`, `blind`: `best_voken`, the one photo that is right for the most of these words, given
+    to all of them, and `permuted`, the words' photos dealt out at random.
 
     --phrases adds, of the nouns in the annotated phrases of each photo's first caption, how many
     have a best photo with the same lemma in a caption: `concept` among all photos, `others` without
     the caption's own. --text adds how many photos its words get, and how many of its nouns get one
     with the noun's stem in a caption (`noun_hit`), also of those with the best and worst scores.
-    Both have two more controls, harder than `chance`: `best_voken`, the one photo that is right for
-    the most of these nouns, given to all of them, and `permuted`, the nouns' photos dealt out at
-    random. For a run that was validated in training, `reliability` compares scores with the share
-    that was right, from 0 to 100 in fifths: for content words, and for the nouns of --text.
+    Both have `chance` and the controls of `blind`. For a run that was validated in training,
+    `reliability` compares scores with the share that was right, from 0 to 100 in fifths: for
+    content words, and for the nouns of --text.
 
     Examples:
 

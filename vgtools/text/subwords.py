@@ -12,17 +12,20 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.text.tokens import special_ids
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import AddedToken, Tokenizer
 
 PAD = "<pad>"
 START = "<s>"
 END = "</s>"
 UNKNOWN = "<unk>"
 SPECIAL = (PAD, START, END, UNKNOWN)  # ids 0 to 3
+MASK = "<mask>"  # id 4, for masked language models
 _AT_ONCE = 4096  # texts that are tokenised at a time
 
 
-def train_bpe(texts: Iterable[str], vocabulary: int, file: str | None = None) -> Tokenizer:
+def train_bpe(
+    texts: Iterable[str], vocabulary: int, file: str | None = None, mask: bool = False
+) -> Tokenizer:
     """Return a tokenizer by byte-pair encoding that puts `</s>` after a text.
 
     Unicode is composed (NFC); a blank is part of the word after it (`▁`); each punctuation mark is
@@ -34,15 +37,28 @@ def train_bpe(texts: Iterable[str], vocabulary: int, file: str | None = None) ->
         texts: texts of all languages that share the vocabulary.
         vocabulary: most entries, `SPECIAL` included; fewer if the texts have no more pairs.
         file: named in errors.
+        mask: add `<mask>`, and put `<s>` before a text, as masked language models need.
 
     Raises:
         DataError: the texts are empty.
 
     Source: Sennrich et al. 2016, section 3.2; joint over both languages, section 3.2.
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import (
+        AddedToken,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+    )
     from tokenizers.trainers import BpeTrainer
 
+    special: list[str | AddedToken] = [*SPECIAL]
+    if mask:
+        # The blank before it belongs to it, as to the words that it hides.
+        special.append(AddedToken(MASK, lstrip=True, special=True))
     tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -52,16 +68,19 @@ def train_bpe(texts: Iterable[str], vocabulary: int, file: str | None = None) ->
     # Without a limit, rare characters of one language could take the entries of frequent pairs.
     trainer = BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=list(SPECIAL),
+        special_tokens=special,
         limit_alphabet=vocabulary // 2,
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    if tokenizer.get_vocab_size() == len(SPECIAL):
+    if tokenizer.get_vocab_size() == len(special):
         raise DataError("has no characters to learn a vocabulary from", file)
-    end = tokenizer.token_to_id(END)
+    before = f"{START} " if mask else ""
+    around = (START, END) if mask else (END,)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {END}", pair=f"$A {END} $B {END}", special_tokens=[(END, end)]
+        single=f"{before}$A {END}",
+        pair=f"{before}$A {END} $B {END}",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in around],
     )
     return tokenizer
 

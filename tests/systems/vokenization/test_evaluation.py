@@ -18,7 +18,7 @@ from vgtools.systems.vokenization.evaluation import (
     POS,
     Bootstrap,
     Evaluation,
-    _without_the_noun,
+    _without_the_word,
     untrained,
 )
 from vgtools.systems.vokenization.vokenize import Matcher, open_matcher
@@ -112,6 +112,8 @@ def test_recall_by_part_of_speech_is_that_of_loops(folder: Path, run: Matcher) -
     found = Evaluation(bank, HELD_OUT, parser).measure(run)
     photos = list(range(8))
     ranks: dict[str, list[int]] = {}
+    got: list[int] = []
+    holders: list[set[int]] = []
     for image, text in HELD_OUT:
         table, starts = scores(run, text, photos, bank.array)
         (parse,) = parser([text])
@@ -120,9 +122,17 @@ def test_recall_by_part_of_speech_is_that_of_loops(folder: Path, run: Matcher) -
             word = next(n for n, (a, b) in enumerate(parse.spans) if a <= start < b)
             ranks.setdefault("word", []).append(rank)
             ranks.setdefault(parse.tags[word], []).append(rank)
+            form = text.split()[word]
+            got.append(int(row.argmax()))
+            holders.append({photo for photo, other in HELD_OUT if form in other.split()})
     assert (found["images"], found["chance"]) == (8, {"r1": 12.5, "r5": 62.5, "r10": 100.0})
     assert found["word"] == {f"r{k}": percent([r < k for r in ranks["word"]]) for k in (1, 5, 10)}
     assert found["word"]["r1"] not in (0, 100)
+    assert found["concept"] == percent([v in held for v, held in zip(got, holders, strict=True)])
+    assert found["blind"] == {
+        "best_voken": max(percent([v in held for held in holders]) for v in photos),
+        "permuted": percent([v in held for held in holders for v in got]),
+    }
     assert list(found["pos"]) == list(POS)
     assert [found["pos"][tag] for tag in ("NOUN", "ADJ")] == [100.0, 0.0]
     assert "phrases" not in found
@@ -209,11 +219,11 @@ def test_photos_that_ignore_the_noun_by_hand() -> None:
     # Photo 7 is right for three of four nouns. Dealt out again, 7 and 7 are right for 3 / 4, 8 for
     # 1 / 4, 9 for none: (3 + 3 + 1 + 0) / 16.
     holders = [{7}, {7, 8}, {7}, set[int]()]
-    found = _without_the_noun(np.array([7, 7, 8, 9]), holders)
+    found = _without_the_word(np.array([7, 7, 8, 9]), holders)
     assert found == {"best_voken": 75, "permuted": 43.75}
     # One photo for every noun is as good as itself, whatever the order.
-    assert _without_the_noun(np.full(4, 7), holders) == {"best_voken": 75, "permuted": 75}
-    assert _without_the_noun(np.empty(0, np.int64), []) == {"best_voken": 0, "permuted": 0}
+    assert _without_the_word(np.full(4, 7), holders) == {"best_voken": 75, "permuted": 75}
+    assert _without_the_word(np.empty(0, np.int64), []) == {"best_voken": 0, "permuted": 0}
 
 
 def test_nouns_are_sorted_by_the_probability_of_a_calibrated_run(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from vgtools.commands.options import (
     Argument,
     Count,
+    Flag,
     Quiet,
     Target,
     Value,
@@ -71,14 +72,15 @@ def tokenizer(
     *,
     vocabulary: Annotated[int, Count(least=8)],
     output: Annotated[str, Value("DIR")],
+    mask: Annotated[bool, Flag("--mask")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Learn a vocabulary of subwords (BPE).
 
     It is joint over texts and their translations. Writes tokenizer.json, for -t of vg finetune
-    translation, and tokenizer_config.json, with which transformers' AutoTokenizer opens the folder.
-    Entries 0 to 3 are <pad>, <s>, </s> and <unk>. Unicode is composed (NFC), punctuation is apart,
-    and decoding gives texts back.
+    translation or, with --mask, of vg pretrain --shape, and tokenizer_config.json, with which
+    transformers' AutoTokenizer opens the folder. Entries 0 to 3 are <pad>, <s>, </s> and <unk>.
+    Unicode is composed (NFC), punctuation is apart, and decoding gives texts back.
 
     Examples:
 
@@ -86,10 +88,13 @@ def tokenizer(
 
         cat train.en train.de | vg prepare tokenizer - --vocabulary 8000 -o bpe
 
+        vg prepare tokenizer german.txt --vocabulary 8000 --mask -o bpe.de
+
     Args:
         texts: Rows of vg prepare pairs, or text; - is stdin.
         vocabulary: Most entries of the vocabulary.
         output: Folder to write.
+        mask: For masked language models: <mask> is entry 4, and <s> comes before a text.
     """
     from vgtools.io.files import dumps
     from vgtools.io.own import atomic_write
@@ -107,8 +112,10 @@ def tokenizer(
                 if isinstance(row.get("target"), str):
                     yield row["target"]
 
-    learnt = subwords.train_bpe(both(), vocabulary, texts[0])
+    learnt = subwords.train_bpe(both(), vocabulary, texts[0], mask)
     names = dict(zip(("pad", "bos", "eos", "unk"), subwords.SPECIAL, strict=True))
+    if mask:
+        names |= {"mask": subwords.MASK, "cls": subwords.START, "sep": subwords.END}
     facts = {"tokenizer_class": "PreTrainedTokenizerFast"}
     facts |= {f"{name}_token": token for name, token in names.items()}
     atomic_write(folder / "tokenizer_config.json", dumps(facts))

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -244,6 +245,12 @@ class Evaluation:
         ranked = self._rank(matcher, "captions", self.photos)
         found = recalls(captions, ranked)
         interval = self._intervals(captions, ranked)
+        if len(ranked.ranks):
+            held = _stem_holders(captions)
+            keys = captions.keys[captions.content].tolist()
+            found["blind"] = _without_the_word(
+                ranked.top[captions.content], [held[key] for key in keys]
+            )
         if len(tags) and len(ranked.ranks):
             found["pos"] = {tag: recall(ranked.ranks[tags == tag])["r10"] for tag in POS}
         if "phrases" in self._encoded and len(ranked.ranks):
@@ -288,7 +295,7 @@ class Evaluation:
             "chance": _percent(shares),
             "others_chance": _percent(without),
             **{name: _percent(hit) for name, hit in hits.items()},
-            **_without_the_noun(ranked.top[nouns], held),
+            **_without_the_word(ranked.top[nouns], held),
             "interval": {name: self._bootstrap.interval(hit, photo) for name, hit in hits.items()},
         }
 
@@ -345,7 +352,7 @@ class Evaluation:
             "noun_hit": _percent(hits),
             **_by_score(hits, scores),
             "chance": _percent([len(held) / len(self._text_photos) for held in holders]),
-            **_without_the_noun(top[at], holders),
+            **_without_the_word(top[at], holders),
             "interval": {"noun_hit": over.interval(np.array(hits, bool), np.array(lines))},
             **more,
         }
@@ -365,23 +372,23 @@ def _percent(values: Sequence[float] | Array) -> float:
     return round(100 * float(np.mean(values)), 2) if len(values) else 0.0
 
 
-def _without_the_noun(found: Array, holders: Sequence[set[int]]) -> dict[str, float]:
-    """Return in percent how many of n nouns hit with photos that do not depend on the noun.
+def _without_the_word(found: Array, holders: Sequence[set[int]]) -> dict[str, float]:
+    """Return in percent how many of n words hit with photos that do not depend on the word.
 
     Args:
-        found: (n,) the photo that each noun gets.
-        holders: for each noun, the photos with it in a caption.
+        found: (n,) the photo that each word gets.
+        holders: for each word, the photos with it in a caption.
 
     Returns:
-        "best_voken": one photo for all nouns, the photo that is right for most of these very nouns.
-        "permuted": the nouns' photos in another order, the mean over all n! orders.
+        "best_voken": one photo for all words, the photo that is right for most of these very words.
+        "permuted": the words' photos in another order, the mean over all n! orders.
     """
     right = Counter(photo for held in holders for photo in held)
     size = max(1, len(holders))
     dealt = sum(right[photo] for photo in found.tolist())
     return {
         "best_voken": round(100 * max(right.values(), default=0) / size, 2),
-        # Over all orders each photo meets each noun equally often, so the mean is a product and
+        # Over all orders each photo meets each word equally often, so the mean is a product and
         # nothing need be drawn.
         "permuted": round(100 * dealt / size**2, 2),
     }
@@ -409,6 +416,16 @@ def _holders(rows: Rows, words: Sequence[Sequence[str]]) -> dict[str, set[int]]:
     for (image, _), held in zip(rows, words, strict=False):  # Without a parser there are no words.
         for word in held:
             holders.setdefault(word.lower(), set()).add(image)
+    return holders
+
+
+def _stem_holders(captions: MatcherCaptions) -> list[set[int]]:
+    """Return the photos whose captions hold each stem."""
+    first, keys, _ = captions.holds
+    holders = [set[int]() for _ in captions.stems]
+    for photo, (start, end) in enumerate(pairwise(first.tolist())):
+        for key in keys[start:end].tolist():
+            holders[key].add(photo)
     return holders
 
 
