@@ -263,6 +263,20 @@ def test_what_cannot_be_made_again_has_no_makefile(
         assert len(capfd.readouterr().out.splitlines()) == (4 if name == "odd" else 2)
 
 
+def test_what_a_package_holds_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.txt").write_text("A dog.\n")
+    argv = "vg vokenize t.txt --index builtin:emoji -o v.jsonl".split()
+    record("v.json", argv, "v.jsonl")
+    lines, _ = said(capsys, "v.jsonl")
+    assert not [line for line in lines[1:] if "builtin" in line]
+    made, _ = said(capsys, "v.jsonl", "--makefile")
+    assert "v.jsonl: t.txt" in made
+    assert not [line for line in made if line.startswith(("builtin", "\tln -s")) and "emoji" in line]
+
+
 def test_bad_records_are_refused_and_those_of_others_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

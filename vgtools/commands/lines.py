@@ -19,6 +19,7 @@ MODELS = (
     *("baseline", "encoder", "matcher", "model", "names"),
     *("refs", "run", "runs", "teacher", "tokenizer"),
 )
+_BUILTIN = "builtin:"  # starts names that are in installed packages
 _WRITTEN = ("output", "images_out", "noise", "page", "plot", "png", "submission")
 
 
@@ -63,10 +64,11 @@ class CommandLine:
         return [str(self.values[name]) for name in _WRITTEN if name in self.values]
 
     def read(self) -> Iterator[tuple[str, bool]]:
-        """Yield the names of files that are read, each with whether it may be a model's name."""
+        """Yield the names of files that are read, each with whether it may not be a file's."""
         for one, is_model in self._names():
             for value in several(self.values.get(one.name)) if one.name not in _WRITTEN else ():
-                yield _name_in(one, value)[1], is_model
+                name = _name_in(one, value)[1]
+                yield name, is_model or name.startswith(_BUILTIN)
 
     def moved(self, folder: str) -> dict[str, Any]:
         """Return the values, with names of files as seen from here, not from a folder."""
@@ -75,8 +77,8 @@ class CommandLine:
         def change(one: Any, value: str, is_model: bool) -> str:
             head, name = _name_in(one, value)
             place = os.path.join(folder, name)
-            model = is_model and not os.path.exists(file_of(place))
-            if os.path.isabs(name) or is_url(name) or is_unnamed(name) or model:
+            other = (is_model or name.startswith(_BUILTIN)) and not os.path.exists(file_of(place))
+            if os.path.isabs(name) or is_url(name) or is_unnamed(name) or other:
                 return value
             return head + os.path.relpath(place) + "/" * name.endswith("/")
 

@@ -31,7 +31,7 @@ class Line(Protocol):
         """The names of the outputs."""
 
     def read(self) -> Iterator[tuple[str, bool]]:
-        """Yield the names of the inputs, and whether each may be a model that is not a file."""
+        """Yield the names of the inputs, and whether each may be of a hub or a package."""
 
     def words(self, change: Callable[[str], str] = ...) -> list[str]:
         """Return the words after `vg`, with other names of files."""
