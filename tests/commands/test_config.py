@@ -255,7 +255,7 @@ def test_command_lines_are_read_and_written() -> None:
         ("prepare squad -o x -- -a", "prepare squad --output x -- -a"),
     ):
         assert " ".join(take_apart(tree, line.split()).words()) == expected
-    moved = take_apart(tree, "vokenize a.txt --index builtin:emoji".split()).moved("sub")
+    moved = take_apart(tree, ["vokenize", "a.txt", "--index", "builtin:emoji"]).moved("sub")
     assert (moved["text"], moved["index"]) == (["sub/a.txt"], ["builtin:emoji"])
     for line in ("forget a", "prepare", "vokenize --no-such"):
         with pytest.raises(DataError, match=r"vg .* (has no command|cannot read)"):

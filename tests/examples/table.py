@@ -9,6 +9,7 @@ FILES = {
     "cluster": "",
     "compare": "FLICKR={flickr8k} GLUE={glue} SICK={sick} VUA={vua} SNLI={snli} "
     "SIMILARITY={similarity}",
+    "german": "MULTI30K={multi30k} FLICKR8K={flickr8k}",
     "grounding": "FLICKR={flickr8k} TEXT={text} NOUNS={nouns} NOUN_PHOTOS={imagenet} COCO={coco} "
     "CC={cc} SBU={sbu} WIKI_DUMP={dump} PAGE_VIEWS={views} BOOKS={text} IMAGENET={imagenet} "
     "FASTTEXT={fasttext} LXMERT={lxmert} "
@@ -44,6 +45,8 @@ TOY = {
     "GROUNDED='--grounded-above 3'",
     "compare:small": "TASKS='sick mrpc snli'",
     "compare:paper": "TASKS=rte TEACHER={clip}",
+    "german": "BACKBONE={resnet} ENGLISH={bert} SHAPE={shape} VOCABULARY=200 "
+    "PRETRAIN='--block 32 --batch-size 8 --steps 2' MATCHING='--epochs 1'",
     "grounding": "ENCODER={bert} BACKBONE={resnet} STEPS=2 SEEDS='0 1' K=2 TASK_SEEDS=2 TESTED=8 "
     "ALBERT={albert} EFFICIENTNET={resnet} PRETRAIN='--epochs 1 --batch-size 32' "
     "FINETUNE='--epochs 1 --batch-size 8 --max-length 32 --keep best' "
@@ -158,6 +161,9 @@ ROWS = (
     Row("compare", "paper", "table", "nothing|visualbert"),
     Row("compare", "paper", "similarity", "mlm"),
     Row("compare", "paper", "all", "Against mlm|scene-random"),
+    # ------------------------------------------------------------------------------------ german
+    Row("german", "", "all", "de own .2.|en permuted .1.|one photo for all|compounds",
+        makes="german/page.html:data:image german/bpe.de/tokenizer.json:<mask>"),
     # --------------------------------------------------------------------------------- grounding
     Row("grounding", "", "files", makes=_BANK),
     Row("grounding", "", "small", "captions.0.15.jsonl|drop"),

@@ -268,13 +268,13 @@ def test_what_a_package_holds_is_not_missing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("t.txt").write_text("A dog.\n")
-    argv = "vg vokenize t.txt --index builtin:emoji -o v.jsonl".split()
+    argv = ["vg", "vokenize", "t.txt", "--index", "builtin:emoji", "-o", "v.jsonl"]
     record("v.json", argv, "v.jsonl")
     lines, _ = said(capsys, "v.jsonl")
     assert not [line for line in lines[1:] if "builtin" in line]
     made, _ = said(capsys, "v.jsonl", "--makefile")
     assert "v.jsonl: t.txt" in made
-    assert not [line for line in made if line.startswith(("builtin", "\tln -s")) and "emoji" in line]
+    assert not [line for line in made if "ln -s" in line and "emoji" in line]
 
 
 def test_bad_records_are_refused_and_those_of_others_left_alone(

@@ -504,11 +504,20 @@ def multi30k(folder: Path) -> None:
         names = [name for n, name in enumerate(PHOTOS) if n % 5 in ((0, 1, 2), (3,), (4,))[k]]
         numbers = [name.split("_")[0] + ".jpg" for name in names]  # as in Flickr30k
         put(folder / f"task1/image_splits/{split}.txt", *numbers)
+        put(folder / f"task2/image_splits/{split}_images.txt", *numbers)
         lines = [caption(5 * PHOTOS.index(name)) for name in names]
-        (folder / "task1/raw").mkdir(parents=True, exist_ok=True)
-        for side, texts in (("en", lines), ("de", list(map(_german, lines)))):
-            data = "".join(f"{line}\n" for line in texts).encode()
-            (folder / f"task1/raw/{split}.{side}.gz").write_bytes(gzip.compress(data, mtime=0))
+        _sides(folder / f"task1/raw/{split}", lines)
+        for n in range(5):
+            lines = [caption(5 * PHOTOS.index(name) + n) for name in names]
+            _sides(folder / f"task2/raw/{split}.{n + 1}", lines)
+
+
+def _sides(stem: Path, lines: list[str]) -> None:
+    """Write compressed lines in two languages."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for side, texts in (("en", lines), ("de", list(map(_german, lines)))):
+        data = "".join(f"{line}\n" for line in texts).encode()
+        Path(f"{stem}.{side}.gz").write_bytes(gzip.compress(data, mtime=0))
 
 
 def pairs(folder: Path) -> None:
