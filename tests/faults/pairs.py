@@ -325,7 +325,7 @@ _WHERE = f"{_SERVE} --feats in/cells.npy"
 _HEADS = (
     f"{_SERVE} --regions in/scenes.npy --encoder in/seeing --captions in/entities.jsonl --offline"
 )
-# What a running server is asked where its answers have to be the same: path and body.
+# Questions to a running server whose answers have to be the same: path and body.
 _QUESTIONS = (
     ("/api/images/1", None),
     ("/api/images/5", None),
@@ -635,7 +635,7 @@ def _changed(space: Workspace, case: Case, detail: str) -> Iterator[None]:
 
 
 def _answers(space: Workspace, case: Case) -> list[list[bytes]]:
-    """Return what a running server answers, without the rows of images and the order of texts."""
+    """Return the answers of a running server, without rows of images and the order of texts."""
     words = [str(space.folder / word) if word.startswith("in/") else word for word in case.words]
     server = Server(*words[1:])
     try:

@@ -92,7 +92,7 @@ def tab() -> Iterator[cdp.Browser]:
 
 
 def check(tab: cdp.Browser, server: Server) -> None:
-    """Assert that nothing of what the page shows has become a part of it, or was run."""
+    """Assert that no text that the page shows has become a part of it, or was run."""
     assert tab.js("typeof window.pwned") == "undefined"
     assert tab.js(f'document.querySelectorAll("{BECAME}").length') == 0
     assert tab.js("document.scripts.length") == 2
