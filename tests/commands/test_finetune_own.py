@@ -411,6 +411,8 @@ QA = '{"question": "q", "context": "x y", "answers": %s}\n'
                 ("text,label\n", "", 65, '"label" has no label, expected two or more'),
                 ("text,label,label\na,1,2\n", "", 65, "two columns of one name"),
                 ("text,label\na,1,2\n", "", 65, "expected 2 cells as in the header, got 3"),
+                ('text,label\n"a,1\n', "", 65, "d.csv:1: line 2 of the file: not valid quoted"),
+                ('"text,label\na,1\n', "", 65, "d.csv: line 1 of the file: not valid quoted"),
                 (GOOD, "--label text", 2, "the column 'text' is named twice"),
                 (GOOD, "--text text,text", 2, "the column 'text' is named twice"),
                 (GOOD, "--text a,b,c", 2, "--text: expected 1 or 2 columns, got 'a,b,c'"),
@@ -432,6 +434,7 @@ QA = '{"question": "q", "context": "x y", "answers": %s}\n'
             ("classify", "d.jsonl", *row)
             for row in [
                 ('{"text": "a", "label": [1]}\n', "", 65, 'd.jsonl:1: [1] in "label"; expected'),
+                ('{"text": "a", "label": {"b": 1}}\n', "", 65, "{'b': 1} in \"label\"; expected"),
                 ('{"text": 5, "label": 1}\n', "", 65, 'd.jsonl:1: "text" must be a text, got 5'),
                 ('{"text": "a", "label": 1, "split": "dev"}\n', "", 65, "\"split\" is 'dev'"),
                 (f'{{"text": "{"x" * 1_000_001}", "label": 1}}\n', "", 65, "1,000,001 characters"),
@@ -578,6 +581,19 @@ def test_answers_that_are_not_in_their_text_are_counted(
     words = ["finetune", "answer", data, "--dev", data, "-e", encoder, *FAST, "-o", tmp_path / "r"]
     assert vg(*words) == 65
     assert "nothing can be learned from it: no answer occurs" in capfd.readouterr().err
+
+
+def test_examples_that_are_learned_from_are_counted_where_they_are_asked_again(
+    tmp_path: Path, encoder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d.csv").write_text(GOOD)
+    (tmp_path / "dev.csv").write_text("text,label\nw1,a\nnew,b\nw1,b\n")
+    (tmp_path / "test.csv").write_text("text\nother\n")
+    words = ["finetune", "classify", tmp_path / "d.csv", "--dev", tmp_path / "dev.csv"]
+    words += ["--test", tmp_path / "test.csv", "-e", encoder, *FAST, "-o", tmp_path / "r"]
+    assert vg(*words) == 0
+    noted = [line for line in capfd.readouterr().err.splitlines() if "also in" in line]
+    assert noted == ["vg finetune: dev: 2 of 3 examples are also in the training file"]
 
 
 def test_rows_without_labels_are_predicted(encoder: Path, tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_faults_of_a_separated_text_name_row_and_line(tmp_path: Path) -> None:
     path.write_bytes(b"text,n\na,1\n\xff,2\n")
     assert f"{path}:2: line 3 of the file: not UTF-8" in caught(path)
     path.write_bytes(b'text,n\na,1\n"b,2\n')
-    assert f"{path}:1: line 3 of the file: not valid quoted text" in caught(path)
+    assert f"{path}:2: line 3 of the file: not valid quoted text" in caught(path)
     path.write_bytes(b"text,n\na,1\n")
     assert "has no column 'caption'; its columns are text, n" in caught(f"{path}#caption")
     path.write_text("text,n\n" + "a" * 200_000 + ",1\n")

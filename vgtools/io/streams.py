@@ -489,7 +489,7 @@ def _separated_rows(path: str | Path) -> Iterator[Row]:
     stats = TextStats()
     separator = "," if bare(file).endswith(".csv") else "\t"
     keys = dict[str, int]()
-    width = row = 0
+    width = row = line = 0
     try:
         for row, (line, cells) in enumerate(read_quoted(read_lines(file, stats), file, separator)):
             if stats.replaced:
@@ -505,7 +505,9 @@ def _separated_rows(path: str | Path) -> Iterator[Row]:
     except DataError as error:
         if error.line is None:
             raise
-        raise DataError(f"line {error.line} of the file: {error.why}", path, row) from None
+        # The row that is at fault may be the row after the last that was read; the header is none.
+        at = row if error.line == line else row + bool(line)
+        raise DataError(f"line {error.line} of the file: {error.why}", path, at or None) from None
 
 
 def rows_of_table(path: str | Path, start: int = 0, stop: int | None = None) -> Iterator[Row]:

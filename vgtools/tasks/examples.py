@@ -324,7 +324,7 @@ def own_rows(
         texts += _own_choices(task, row, path, line)
         names = [_own_name(name, row[name], path, line) for name in own.images]
         label = row.get(own.label)
-        if label in (None, "", []) or (isinstance(label, dict) and not label.get("text")):
+        if label in (None, "", []) or (isinstance(label, dict) and not label.get("text", True)):
             label = None
             if not unlabelled and not task.unanswerable:
                 way_out = "rows without one can be predicted: --test FILE"

@@ -304,6 +304,12 @@ def summarise(seeds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, f
     return summary
 
 
+def _asked_of(example: Example) -> tuple[Any, ...]:
+    """Return all of an example that is given: everything but its id and its answer."""
+    pictures = getattr(example, "images", ()), getattr(example, "span", ())
+    return example.text, example.pair, example.choices, example.image, *pictures
+
+
 @dataclass
 class Split:
     """The examples of one file, and their tokens."""
@@ -472,6 +478,12 @@ class FineTuning:
         for name, split in self.splits.items():
             lines = (*split.stats.report(), *split.inputs.report(self.settings["max_length"]))
             yield from (f"{name}: {line}" for line in lines)
+        learned = set(map(_asked_of, self.splits["train"].examples))
+        for name, split in self.splits.items():
+            known = sum(_asked_of(example) in learned for example in split.examples)
+            if known and name != "train":
+                total = len(split.examples)
+                yield f"{name}: {known} of {total} examples are also in the training file"
 
     def config(self, device: torch.device) -> dict[str, Any]:
         """Return the settings that decide the weights, for `run.json`."""
