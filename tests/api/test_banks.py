@@ -202,6 +202,9 @@ def test_errors_are_those_of_the_command(
     [
         (["a", None], 'texts:2: "text" must be a string, got None'),
         (["a", b"b"], "texts:2: \"text\" must be a string, got b'b'"),
+        (b"a", "texts:1: \"text\" must be a string, got b'a'"),
+        (["a", "b\ud800"], "texts:2: has half of a pair of surrogates"),
+        ([{"text": "\udfff"}], "texts:1: has half of a pair of surrogates"),
         ([{"txt": "a"}], "texts:1: the key \"text\" is missing; the row has 'txt'"),
         ([{"text": "a" * 1_000_001}], "texts:1: has a text of 1,000,001 characters"),
     ],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import count
 from os import PathLike, fspath
 from typing import Any, Literal
 
@@ -34,6 +36,7 @@ Path = str | PathLike[str]
 Text = str | Mapping[str, Any]  # a text, or a row with a "text"
 _WINDOW = 4096  # texts per step, as the commands take them
 _TEXTS = "texts"  # their name in messages
+_HALF = re.compile("[\ud800-\udfff]")  # Python has them in strings, files of UTF-8 cannot
 
 
 class ImageBank:
@@ -322,7 +325,7 @@ def _answers(
     window: int,
 ) -> Rows[Any]:
     """Return the rows of texts, which an answer computes window by window."""
-    listed: Iterable[Any] = [texts] if isinstance(texts, str | Mapping) else texts
+    listed: Iterable[Any] = [texts] if isinstance(texts, str | bytes | Mapping) else texts
     rows: Callable[[], Iterator[Any]] = partial(_rows, answer, settings, listed, window)
     return stream(rows, kind, shown, once=iter(listed) is listed)
 
@@ -331,13 +334,17 @@ def _rows(
     answer: Answerer, settings: tuple[Any, ...], texts: Iterable[Any], window: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of texts as the command writes them."""
-    items = listed_windows(map(_line, texts), _TEXTS, min(64, window))
+    items = listed_windows(map(_line, texts, count(1)), _TEXTS, min(64, window))
     for each in growing_windows(items, window):
         for row in answer.compute(answer.read(each), settings):
             yield orjson.loads(row)
 
 
-def _line(item: Any) -> Line:
+def _line(item: Any, number: int) -> Line:
+    text = item.get("text") if isinstance(item, Mapping) else item
+    if isinstance(text, str) and not text.isascii() and _HALF.search(text):
+        why = "has half of a pair of surrogates, which is no character"
+        raise DataError(why, _TEXTS, number)
     if isinstance(item, str):  # a line of an open file has its end
         return item.removesuffix("\n").removesuffix("\r")
     return dict(item) if isinstance(item, Mapping) else {"text": item}
