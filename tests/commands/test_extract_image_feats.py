@@ -253,8 +253,9 @@ def test_nothing_usable_is_an_error_with_its_cause(
         (["-b", "builtin:none"], Exit.USAGE, "no builtin is called 'none'"),
         (["-b", "no_such_network"], Exit.USAGE, "timm knows no backbone 'no_such_network'"),
         (["-b", "resnet18.a1_in1k", "--offline"], Exit.UNAVAILABLE, "resnet18.a1_in1k"),
-        (["--captions", "f.ids"], Exit.USAGE, "f.ids is one of the files of -o f.npy"),
-        (["--captions", "f.npy.journal"], Exit.USAGE, "is one of the files of -o f.npy"),
+        (["--captions", "./f.errors.jsonl"], Exit.USAGE, "is one of the files of -o f.npy"),
+        (["--captions", "f.npy.journal"], Exit.USAGE, "must end in .jsonl"),
+        (["--captions", "c.parquet"], Exit.USAGE, "must end in .jsonl, got 'c.parquet'"),
         (["--captions", "c.jsonl"], Exit.OK, ""),
     ],
 )
@@ -692,8 +693,8 @@ def test_a_table_gives_the_features_of_its_files_and_its_bad_rows_are_listed(
     assert extract("x.parquet", backbone, *skip) == Exit.OK
     errors = [json.loads(line) for line in Path("f.errors.jsonl").read_text().splitlines()]
     assert [error["image"] for error in errors] == ["p3.png", "x:6"]
-    assert errors[0]["reason"].startswith("row 4: ")
-    assert errors[1]["reason"] == "row 6: has neither bytes nor a path"
+    assert errors[0]["reason"].startswith("x.parquet:4: ")
+    assert errors[1]["reason"] == "x.parquet:6: has neither bytes nor a path"
     assert extract(photos, backbone, *skip, output="g.npy") == Exit.OK
     assert Path("f.npy").read_bytes() == Path("g.npy").read_bytes()
     assert Path("f.ids").read_text() == Path("g.ids").read_text()
@@ -701,5 +702,5 @@ def test_a_table_gives_the_features_of_its_files_and_its_bad_rows_are_listed(
     capfd.readouterr()
     assert extract("x.parquet", backbone, output="h.npy") == Exit.DATA
     assert "p3.png" in (said := capfd.readouterr().err)
-    assert "row 4" in said
+    assert "x.parquet:4: " in said
     assert extract("x.parquet", backbone, *skip, output="s.npy/") == Exit.OK

@@ -13,7 +13,8 @@ import webdataset
 from pyarrow import parquet
 
 from vgtools.images.captions import captions, may_have_captions
-from vgtools.io.errors import DataError
+from vgtools.io.errors import DataError, Tally
+from vgtools.io.streams import TextStats
 
 
 def test_captions_are_read_from_beside_their_images(tmp_path: Path) -> None:
@@ -49,19 +50,27 @@ SAMPLES: list[dict[str, Any]] = [
     {"__key__": "d.e/003", "seg.png": b"x", "jpg": b"x", "txt": "two pictures"},
     {"__key__": "004", "txt": "no picture"},
     {"__key__": "005", "jpg": b"x", "txt": " "},
+    {"__key__": "006", "jpg": b"x", "json": {"caption": ["one", None, " two "]}},
+    {"__key__": "007", "jpg": b"x", "txt": b"caf\xe9"},
 ]
 
 
 def test_a_tar_has_the_captions_of_its_samples(tmp_path: Path) -> None:
     tar = save_tar(tmp_path / "00000.tar", SAMPLES)
     ids = ["000.jpg", "001.jpg", "002.jpg", "d.e/003.jpg", "d.e/003.seg.png", "005.jpg"]
+    ids += ["006.jpg", "007.jpg"]
     expected = [
         {"image": "000.jpg", "text": "a dog", "url": "http://0"},
         {"image": "001.jpg", "text": "a cat", "license": "CC0"},
         {"image": "d.e/003.jpg", "text": "two pictures"},
         {"image": "d.e/003.seg.png", "text": "two pictures"},
+        {"image": "006.jpg", "text": "one"},
+        {"image": "006.jpg", "text": "two"},
+        {"image": "007.jpg", "text": "caf\ufffd"},
     ]
-    assert sorted(map(str, captions([tar], ids))) == sorted(map(str, expected))
+    stats = TextStats()
+    assert sorted(map(str, captions([tar], ids, stats=stats))) == sorted(map(str, expected))
+    assert stats.replaced == 1
     assert list(captions([tar], ids[1:2])) == expected[1:2], "an image that was left out has none"
 
 
@@ -92,6 +101,9 @@ def test_captions_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
                 tar.addfile(header, io.BytesIO(content))
         with pytest.raises(DataError, match=message):
             list(captions([str(path)], ["0.jpg"]))
+        tally = Tally(skip=True)
+        assert [*captions([str(path)], ["0.jpg"], tally)] == []
+        assert "or leave it out with --on-error skip" in str(tally.errors[0])
     path.write_bytes(path.read_bytes()[:700])
     with pytest.raises(DataError, match="is truncated, damaged or not a tar"):
         list(captions([str(path)], ["0.jpg"]))

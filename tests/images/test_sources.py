@@ -127,6 +127,9 @@ def test_a_directory_without_images_says_what_it_holds(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no image: 1 \.txt; expected a directory") as caught:
         open_source(str(tmp_path))
     assert caught.value.code == Exit.DATA
+    (tmp_path / "a.parquet").touch()
+    with pytest.raises(DataError, match=rf"1 \.txt; name its tables: '{tmp_path}/\*\.parquet'"):
+        open_source(str(tmp_path))
     with pytest.raises(DataError, match="cannot be read") as caught:
         open_source(str(tmp_path / "missing"))
     assert caught.value.code == Exit.NO_INPUT
@@ -454,7 +457,8 @@ def test_images_of_a_table_are_its_bytes_or_the_files_that_it_names(tmp_path: Pa
     assert found == {
         "a.png": b"1", "b.png": b"beside", "c.png": missing, "x:4": b"4", "x:5": nothing
     }  # fmt: skip
-    assert [item.place for item in open_source(str(path), 2).items] == ["row 1: ", "row 2: "]
+    places = [item.place for item in open_source(str(path), 2).items]
+    assert places == [f"{path}:1: ", f"{path}:2: "]
 
 
 def test_the_stamp_of_an_image_of_a_table_is_its_content(tmp_path: Path) -> None:

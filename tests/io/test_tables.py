@@ -27,7 +27,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import file_of, is_table, split_table
 from vgtools.io.streams import read_jsonl, read_text_rows, read_texts, read_windows
-from vgtools.io.tables import pictures, table_rows
+from vgtools.io.tables import holds_pictures, pictures, table_rows
 
 Rows = list[dict[str, Any]]
 
@@ -143,7 +143,8 @@ def test_columns_get_the_keys_that_a_name_gives_them(write: Callable[..., Path])
     assert "two columns are named for 'text'" in caught(f"{path}#say.en,text=id")
     assert f'{path}:1: the key "target" is missing' in caught(path, {"target": str})
     assert f"{path}#target=COLUMN names its column" in caught(path, {"target": str})
-    assert "text" in caught(f"{path}#text=say", {"text": str})
+    message = caught(f"{path}#text=say", {"text": str})
+    assert f"{path}#text=COLUMN.FIELD names a field of it" in message
 
 
 def test_nulls_and_mixed_types_are_refused_with_the_row(write: Callable[..., Path]) -> None:
@@ -240,6 +241,32 @@ def test_bytes_that_are_not_utf8_are_refused_with_the_row(write: Callable[..., P
     assert "UTF8" in caught(path)
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_a_column_of_bytes_is_a_text_or_the_images(tmp_path: Path, kind: pa.DataType) -> None:
+    path = tmp_path / "x.parquet"
+    photos = [b"1", b"2"]
+
+    def save(**columns: pa.Array) -> None:
+        parquet.write_table(pa.table(columns), path)
+
+    texts = pa.array(["é".encode(), "漢".encode()], kind)
+    save(text=texts, photo=pa.array(photos, kind))
+    assert [*read_texts(path)] == ["é", "漢"]
+    assert [(row["text"], row["image"]) for row in table_rows(path)] == [
+        ("é", "x:1"),
+        ("漢", "x:2"),
+    ]
+    assert [picture.data for picture in pictures(path)] == photos
+    save(say=texts)
+    assert [*read_texts(f"{path}#say")] == ["é", "漢"]
+    save(text=pa.array([b"a", b"\xff"], kind))
+    assert f"{path}:2: is damaged" in caught(path)
+    save(a=pa.array(photos, kind), b=pa.array(photos, kind))
+    with pytest.raises(DataError, match=r"has 2 columns of bytes: a, b; .*#bytes=COLUMN names"):
+        holds_pictures(path)
+    assert holds_pictures(f"{path}#bytes=b")
+
+
 def test_without_pyarrow_the_command_that_installs_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,11 +302,13 @@ def test_faults_of_a_separated_text_name_row_and_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'text,n\n"a\nb",1\nc\n')
     why = "line 4 of the file: expected 2 cells as in the header, got 1"
-    assert caught(path) == f"{path}:2: {why}"
+    assert caught(path) == f"{path}:2: {why}; cells with a separator are quoted"
     path.write_bytes(b"text,n\na,1\n\xff,2\n")
     assert f"{path}:2: line 3 of the file: not UTF-8" in caught(path)
     path.write_bytes(b'text,n\na,1\n"b,2\n')
     assert f"{path}:2: line 3 of the file: not valid quoted text" in caught(path)
+    path.write_bytes(b'"text,n\n')
+    assert f"{path}: line 1 of the file: not valid quoted text" in caught(path)
     path.write_bytes(b"text,n\na,1\n")
     assert "has no column 'caption'; its columns are text, n" in caught(f"{path}#caption")
     path.write_text("text,n\n" + "a" * 200_000 + ",1\n")

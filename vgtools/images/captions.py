@@ -13,20 +13,29 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from vgtools.images.sources import ImageError, is_picture, is_tar, members
-from vgtools.io.errors import DataError
+from vgtools.io.errors import DataError, Tally
 from vgtools.io.names import is_separated, is_table
 from vgtools.io.remote import file_size
-from vgtools.io.streams import decode, open_read
+from vgtools.io.streams import TextStats, decode, open_read
 from vgtools.io.tables import holds_pictures, table_rows
 
 RIGHTS = ("url", "license")
 _TEXTS = (".txt", ".json")
 Row = dict[str, str]
+
+
+class _Captioned(NamedTuple):
+    """The images and captions of a key."""
+
+    images: list[str]
+    found: Mapping[str, bytes]  # contents by suffix
+    facts: Mapping[str, Any]  # instead of a `.json`
+    place: str
 
 
 def may_have_captions(place: str) -> bool:
@@ -36,32 +45,46 @@ def may_have_captions(place: str) -> bool:
     return os.path.isdir(place) or (holds_pictures(place) if is_table(place) else is_tar(place))
 
 
-def captions(places: Iterable[str], ids: Container[str]) -> Iterator[Row]:
+def captions(
+    places: Iterable[str],
+    ids: Container[str],
+    tally: Tally | None = None,
+    stats: TextStats | None = None,
+) -> Iterator[Row]:
     """Yield {"image", "text"}, and "url" and "license" where known, of the images of places.
 
     Args:
         places: folders, tars and tables.
         ids: images that count; a folder is asked for them in their order.
+        tally: handles a `.json` that is not an object, and a binary `.txt`.
+        stats: counts lines that are not UTF-8.
 
     Raises:
-        DataError: a tar or a table is damaged, or a `.json` is not an object (65).
+        DataError: a tar or a table is damaged, or a caption cannot be read (65).
     """
+    tally = tally or Tally()
     for place in places:
         if is_table(place):
             yield from _of_table(place, ids)
-        else:
-            yield from _of_folder(place, ids) if os.path.isdir(place) else _of_tar(place, ids)
+            continue
+        read = _of_folder if os.path.isdir(place) else _of_tar
+        for sample in read(place, ids):
+            with tally.of_item():
+                yield from _rows(sample, stats)
 
 
 def _of_table(path: str, ids: Container[str]) -> Iterator[Row]:
     for row in table_rows(path):
-        texts = row.get("text", row.get("caption"))
-        lines = texts if isinstance(texts, list) else [texts]
         if row["image"] in ids:
-            yield from _captioned(row["image"], [x for x in lines if isinstance(x, str)], row)
+            yield from _captioned(row["image"], _lines(row.get("text", row.get("caption"))), row)
 
 
-def _of_folder(root: str, ids: Any) -> Iterator[Row]:
+def _lines(texts: object) -> list[str]:
+    entries = texts if isinstance(texts, list) else [texts]
+    return [text for text in entries if isinstance(text, str)]
+
+
+def _of_folder(root: str, ids: Any) -> Iterator[_Captioned]:
     for image in ids:
         stem = os.path.splitext(os.path.join(root, image))[0]
         if not os.path.isfile(os.path.join(root, image)):
@@ -71,11 +94,11 @@ def _of_folder(root: str, ids: Any) -> Iterator[Row]:
             if os.path.isfile(stem + suffix):
                 with open_read(stem + suffix) as stream:
                     found[suffix] = stream.read()
-        yield from _rows([image], found, {}, stem)
+        yield _Captioned([image], found, {}, stem)
 
 
-def _of_tar(path: str, ids: Container[str]) -> Iterator[Row]:
-    """Yield the rows of a tar, sample by sample: its files follow one another."""
+def _of_tar(path: str, ids: Container[str]) -> Iterator[_Captioned]:
+    """Yield the samples of a tar, whose files follow one another."""
     beside = _Beside(path)
     key = ""
     images = list[str]()
@@ -83,7 +106,7 @@ def _of_tar(path: str, ids: Container[str]) -> Iterator[Row]:
     for name, _, load in members(path, _counts, Counter()):
         stem, suffix = _split(name)
         if stem != key:
-            yield from _rows(images, found, beside.row(key, found), f"{path}: {key}")
+            yield _Captioned(images, found, beside.row(key, found), f"{path}: {key}")
             key = stem
             images = []
             found = {}
@@ -94,7 +117,7 @@ def _of_tar(path: str, ids: Container[str]) -> Iterator[Row]:
             found[suffix] = load()
         except ImageError as error:
             raise DataError(f"{name!r:.80}: {error}", path) from None
-    yield from _rows(images, found, beside.row(key, found), f"{path}: {key}")
+    yield _Captioned(images, found, beside.row(key, found), f"{path}: {key}")
 
 
 def _counts(name: str) -> bool:
@@ -125,26 +148,29 @@ class _Beside:
         return self._rows.get(key, {})
 
 
-def _rows(
-    images: Iterable[str], found: Mapping[str, bytes], facts: Mapping[str, Any], place: str
-) -> Iterator[Row]:
+def _rows(sample: _Captioned, stats: TextStats | None) -> Iterator[Row]:
     """Yield a row per image and caption of a sample."""
+    images, found, facts, place = sample
     if ".json" in found:
         try:
             own = orjson.loads(found[".json"])
         except orjson.JSONDecodeError as error:
-            raise DataError(f"not valid JSON: {error}", f"{place}.json") from None
+            raise _bad(f"not valid JSON: {error}", f"{place}.json") from None
         if not isinstance(own, dict):
-            raise DataError(f"expected a JSON object, got {type(own).__name__}", f"{place}.json")
+            raise _bad(f"expected a JSON object, got {type(own).__name__}", f"{place}.json")
         facts = own
     if b"\0" in found.get(".txt", b""):
-        raise DataError("is binary, expected a caption", f"{place}.txt")
+        raise _bad("is binary, expected a caption", f"{place}.txt")
     texts = found[".txt"].split(b"\n") if ".txt" in found else []
-    lines = [decode(raw, first=number == 0).strip() for number, raw in enumerate(texts)]
-    if not any(lines) and isinstance(facts.get("caption"), str):
-        lines = [facts["caption"].strip()]
+    lines = [decode(raw, number == 0, stats).strip() for number, raw in enumerate(texts)]
+    if not any(lines):
+        lines = _lines(facts.get("caption"))
     for image in images:
         yield from _captioned(image, lines, facts)
+
+
+def _bad(why: str, file: str) -> DataError:
+    return DataError(f"{why}; mend it, or leave it out with --on-error skip", file)
 
 
 def _captioned(image: str, lines: Iterable[str], facts: Mapping[str, Any]) -> Iterator[Row]:

@@ -63,7 +63,7 @@ class Item:
     id: str
     stamp: str  # size and modification time: shows a resumed run that the image is unchanged
     load: Callable[[], bytes]  # raises ImageError
-    place: str = ""  # put before messages about it: its row in a table
+    place: str = ""  # put before messages about it: its tar, or its table and row
 
 
 @dataclass
@@ -263,7 +263,9 @@ def _unique(parts: Sequence[Iterable[Item]]) -> Iterator[Item]:
 
 def _no_image(path: str, left_out: Mapping[str, int]) -> DataError:
     others = f": {counted(left_out)}" if left_out else ""
-    return DataError(f"holds no image{others}; {_EXPECTED}", path)
+    table = next((end for end in left_out if is_table(end) and not is_separated(end)), "")
+    expected = f"name its tables: '{path.rstrip('/')}/*{table}'" if table else _EXPECTED
+    return DataError(f"holds no image{others}; {expected}", path)
 
 
 def counted(left_out: Mapping[str, int]) -> str:
@@ -467,7 +469,7 @@ def _table_items(path: str) -> Iterator[Item]:
         else:
             load = partial(_stored, data)
             stamp = f"{len(data or b'')} {zlib.crc32(data or b'')}"
-        yield Item(image, stamp, load, f"row {row}: ")
+        yield Item(image, stamp, load, f"{path}:{row}: ")
     if not seen:
         raise _no_image(path, {})
 
@@ -484,7 +486,7 @@ def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
     """Yield the images of a tar in its order; a damaged tar is an error after its last member."""
     item = None
     for name, stamp, load in members(path, is_picture, left_out):
-        item = Item(name, stamp, load)
+        item = Item(name, stamp, load, f"{path}: ")
         yield item
     if item is None:
         raise _no_image(path, left_out)

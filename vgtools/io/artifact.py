@@ -153,6 +153,8 @@ def read_manifest(
             why = f"expected {expected}, got {name_of(artifact)}"
             raise DataError(why, code=Exit.NO_INPUT)
         why = f"the manifest of {artifact} is missing; run the command that writes it again"
+        if kind in ("image-features", "index"):
+            why += ", or, if it was made elsewhere, vg build-index --emb"
         raise DataError(why, path, code=Exit.NO_INPUT)
     body = Shards(artifact).manifest if shards else read_json(path, "a vg manifest")
     files = body.get("files")

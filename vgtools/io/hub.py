@@ -111,7 +111,9 @@ def hub_errors(what: str, way_out: str, offline: bool) -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:  # the hub client and its HTTP library raise their own types
-        reason = unreachable or str(error).strip().split("\n")[0][:200]
+        # The message of huggingface_hub about this is long.
+        said = "vg is offline" if is_offline() else str(error).strip().split("\n")[0][:200]
+        reason = (unreachable or said).rstrip(".")
         why = f"{what} is neither on this machine nor could it be fetched: {reason}. {way_out}"
         raise DataError(why, code=Exit.UNAVAILABLE) from None
 

@@ -462,7 +462,10 @@ def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, 
         # In Python a boolean is an integer; in a file it is not.
         if not isinstance(value, types) or (isinstance(value, bool) and expected is not bool):
             name = TYPE_NAMES.get(expected, expected.__name__)
-            raise DataError(f'"{key}" must be {name}, got {value!r:.60}', path, line)
+            got = f"{value!r:.60}"
+            if is_table(path) and isinstance(value, dict):
+                got += f"; {file_of(path)}#{key}=COLUMN.FIELD names a field of it"
+            raise DataError(f'"{key}" must be {name}, got {got}', path, line)
         if key == "image" and not value:
             raise DataError('"image" must be the name of an image, got an empty string', path, line)
 
@@ -489,25 +492,25 @@ def _separated_rows(path: str | Path) -> Iterator[Row]:
     stats = TextStats()
     separator = "," if bare(file).endswith(".csv") else "\t"
     keys = dict[str, int]()
-    width = row = line = 0
+    width = 0
+    row = 0  # the one that is read next, also where its quoting is broken; 0 is the header
     try:
-        for row, (line, cells) in enumerate(read_quoted(read_lines(file, stats), file, separator)):
+        for line, cells in read_quoted(read_lines(file, stats), file, separator):
             if stats.replaced:
                 raise DataError("not UTF-8", file, line)
             if not row:
                 keys = {key: cells.index(name) for key, name in keys_of(cells, path).items()}
                 width = len(cells)
-                continue
-            if len(cells) != width:
+            elif len(cells) != width:
                 why = f"expected {width} cells as in the header, got {len(cells)}"
-                raise DataError(why, file, line)
-            yield {key: cells[at] for key, at in keys.items()}
+                raise DataError(f"{why}; cells with a separator are quoted", file, line)
+            else:
+                yield {key: cells[at] for key, at in keys.items()}
+            row += 1
     except DataError as error:
         if error.line is None:
             raise
-        # The row that is at fault may be the row after the last that was read; the header is none.
-        at = row if error.line == line else row + bool(line)
-        raise DataError(f"line {error.line} of the file: {error.why}", path, at or None) from None
+        raise DataError(f"line {error.line} of the file: {error.why}", path, row or None) from None
 
 
 def rows_of_table(path: str | Path, start: int = 0, stop: int | None = None) -> Iterator[Row]:

@@ -102,6 +102,10 @@ def table_rows(path: str | Path, start: int = 0, stop: int | None = None) -> Ite
 def holds_pictures(path: str | Path) -> bool:
     """Return whether a Parquet or Arrow file has a column of images; errors as `table_rows`."""
     with closing(_OpenTable(path)) as table:
+        if table.picture is None and table.unnamed:
+            why = f"has {len(table.unnamed)} columns of bytes: {', '.join(table.unnamed)}"
+            why += f"; {file_of(path)}#bytes=COLUMN names the one of images"
+            raise DataError(why, path)
         return table.picture is not None
 
 
@@ -122,6 +126,7 @@ class _OpenTable:
     Attributes:
         keys: key -> column, or a field of one; "" for ids that are stored with the images.
         picture: the column of images.
+        unnamed: the columns that may be the one of images, if there are several.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -147,7 +152,13 @@ class _OpenTable:
             self._is_made = ABOUT in (self._schema.metadata or {})
             keys = keys_of(self._schema.names, path, self._fields)
             self.close = opened.pop_all().close
-        stored = [column.name for column in self._schema if _is_stored(column.type)]
+        # Some writers do not mark their strings as such.
+        stored = [
+            column.name
+            for column in self._schema
+            if _is_stored(column.type) and column.name != keys.get("text")
+        ]
+        self.unnamed = stored if len(stored) > 1 else []
         chosen = keys.get("bytes"), keys.get("image"), stored[0] if len(stored) == 1 else None
         self.picture = next((name for name in chosen if name in stored), None)
         self.keys = {key: name for key, name in keys.items() if name not in stored}
@@ -227,6 +238,8 @@ class _OpenTable:
         quick: list[Any] | None = _quick(array) if key != "image" else None
         if quick is not None:
             return quick
+        if key == "text" and _is_bytes(array.type):
+            array = array.cast("large_string")
         values: list[Any] = array.to_pylist()
         if key == "image":  # ids are strings, also where they are numbers
             return [str(value) if type(value) is int else value for value in values]
@@ -291,7 +304,14 @@ def _is_stored(kind: pa.DataType) -> bool:
 
     if types.is_struct(kind):
         return any(field.name == "bytes" and _is_stored(field.type) for field in kind)
-    return any(is_kind(kind) for is_kind in (types.is_binary, types.is_large_binary))
+    return _is_bytes(kind)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    kinds = types.is_binary, types.is_large_binary, types.is_binary_view
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _arrow_reader(stream: BinaryIO, name: str) -> Any:

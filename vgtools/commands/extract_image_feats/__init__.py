@@ -163,7 +163,7 @@ def extract_image_feats(
     if file_size(manifest_of(output.rstrip("/"))) is not None:
         extract.check_errors(output, **asdict(errors))
     if captions is not None:
-        _write_captions(captions, places, output, runtime.quiet)
+        _write_captions(captions, places, output, errors, runtime.quiet)
     if counts is not None:
         _summary(output, task, counts, runtime.quiet)
 
@@ -206,6 +206,7 @@ def _check(
     if captions is None:
         return
     from vgtools.images.captions import may_have_captions
+    from vgtools.io.names import is_stream
 
     unfit = pooled or not all(map(may_have_captions, places))
     refuse_if(
@@ -213,26 +214,38 @@ def _check(
         "--captions",
         "needs folders, tars or tables of images, and no regions",
     )
-    files = [Path(output).with_suffix(end) for end in (".npy", ".ids", ".json", ".errors.jsonl")]
-    # While it grows, a file has further names, which start with its own: X.npy.part, X.npy.lock …
-    names = [name for file in map(os.path.realpath, files) for name in (file, f"{file}.")]
-    place = os.path.realpath(captions)
-    taken = place in names or place.startswith(tuple(names[1::2]))
+    # In a pipeline it is -; X.jsonl may have the name of -o X.npy, whose other files end otherwise.
+    fits = captions.endswith(".jsonl") or is_stream(captions)
+    refuse_if(not fits, "--captions", f"must end in .jsonl, got {captions!r}")
+    listed = Path(output).with_suffix(".errors.jsonl")
+    taken = os.path.realpath(captions) == os.path.realpath(listed)
     refuse_if(taken, "--captions", f"{captions} is one of the files of -o {output}")
 
 
-def _write_captions(file: str, places: list[str], output: str, quiet: bool) -> None:
+def _write_captions(file: str, places: list[str], output: str, errors: Errors, quiet: bool) -> None:
     from vgtools.images.captions import captions
     from vgtools.io.artifact import read_ids
+    from vgtools.io.errors import plain
     from vgtools.io.files import dumps
     from vgtools.io.own import atomic_write
+    from vgtools.io.streams import TextStats
 
     ids = dict.fromkeys(read_ids(Path(output).with_suffix(".ids")))
-    rows = [*captions(places, ids)]
+    tally = errors.tally()
+    stats = TextStats()
+    rows = [*captions(places, ids, tally, stats)]
     atomic_write(file, b"".join(map(dumps, rows)))
     shown = len({row["image"] for row in rows})
     images = f"{shown:,} of {amount(len(ids), 'image')}"
-    note("extract-image-feats", f"{amount(len(rows), 'caption')} of {images} in {file}", quiet)
+    said = f"{amount(len(rows), 'caption')} of {images} in {file}"
+    if not rows:
+        said += "; a caption of KEY.jpg is KEY.txt or KEY.json, in a tar next to it"
+    if stats.replaced:
+        said += f"; {amount(stats.replaced, 'line')} had bytes that are not UTF-8, replaced"
+    if tally.errors:
+        bad = amount(len(tally.errors), "sample")
+        said += f"; left out: {bad} that cannot be read, first {plain(tally.errors[0])}"
+    note("extract-image-feats", said, quiet)
 
 
 def _summary(output: str, task: Extraction, counts: Mapping[str, int], quiet: bool) -> None:
