@@ -151,9 +151,13 @@ def test_a_table_of_another_repository(tmp_path: Path, hub: Hub, on_hub: Vg) -> 
     (tmp_path / "x.txt").write_text("".join(f"{line}\n" for line in lines))
     code, expected, _ = on_hub("stats", "x.txt", "-q")
     assert found.replace("hf://datasets/you/texts/data/x.parquet#say", "x.txt") == expected
-    missing = "hf://datasets/you/texts/data/y.parquet"
-    code, _, err = on_hub("stats", missing)
-    assert (code, err.splitlines()[-1]) == (Exit.NO_INPUT, f"vg: {missing}: does not exist")
+    for missing in ("texts/data/y.parquet", "none/x.parquet", "texts@none/data/x.parquet"):
+        url = f"hf://datasets/you/{missing}"
+        code, _, err = on_hub("stats", url)
+        assert (code, err.splitlines()[-1]) == (Exit.NO_INPUT, f"vg: {url}: does not exist")
+    code, _, err = on_hub("stats", "--vokens", "you/texts@none")
+    assert code == Exit.UNAVAILABLE
+    assert "nor could it be fetched: the hub has none of this name, or it is private" in err
 
 
 def test_a_card_is_printed_without_a_connection(vokens: Path, hub: Hub, on_hub: Vg) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import is_manifest, read_json
 from vgtools.io.forms import is_name
-from vgtools.io.remote import is_offline
+from vgtools.io.remote import is_missing, is_offline
 
 SECONDS = 5  # time in which the hub must answer
 # No revision has two points in a row: `@../x` would lead out of the folder of the cache.
@@ -111,8 +111,10 @@ def hub_errors(what: str, way_out: str, offline: bool) -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:  # the hub client and its HTTP library raise their own types
-        # The message of huggingface_hub about this is long.
+        # For these two, the message of huggingface_hub is long, or the number of an HTTP status.
         said = "vg is offline" if is_offline() else str(error).strip().split("\n")[0][:200]
+        if is_missing(error):
+            said = "the hub has none of this name, or it is private (`hf auth login`)"
         reason = (unreachable or said).rstrip(".")
         why = f"{what} is neither on this machine nor could it be fetched: {reason}. {way_out}"
         raise DataError(why, code=Exit.UNAVAILABLE) from None

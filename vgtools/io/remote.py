@@ -32,6 +32,8 @@ _ASKED = 16  # objects that a store is asked about at a time
 # Facts by which a change of an object shows, by the names that stores have for them.
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "last_modified", "mtime")
 _GONE = (404, 410)  # status of a web server
+# huggingface_hub's errors, also about a repository that is private.
+_MISSING = ("RepositoryNotFoundError", "RevisionNotFoundError", "RemoteEntryNotFoundError")
 _BRACED = 1_000_000  # files of one range
 
 
@@ -40,6 +42,11 @@ class Facts(NamedTuple):
 
     bytes: int
     version: str  # changes with the content; empty if the store has nothing of the kind
+
+
+def is_missing(error: BaseException | None) -> bool:
+    """Return whether a web server or a model hub answers that there is nothing of a name."""
+    return getattr(error, "status", None) in _GONE or type(error).__name__ in _MISSING
 
 
 @contextlib.contextmanager
@@ -63,7 +70,7 @@ def _about(url: str) -> Iterator[None]:
         if isinstance(error, FileNotFoundError):
             # So fsspec calls whatever ends the first question to a web server.
             known = isinstance(error.__cause__, FileNotFoundError | None)
-            if known or getattr(error.__cause__, "status", None) in _GONE:
+            if known or is_missing(error.__cause__):
                 what = "its bucket does not exist" if "bucket" in str(error) else "does not exist"
                 raise DataError(what, url, code=Exit.NO_INPUT) from None
             error = cast(Exception, error.__cause__)
