@@ -221,28 +221,31 @@ class _OpenTable:
 
     def rows(self, batch: pa.RecordBatch, first: int) -> list[Row]:
         """Return the rows of a batch, which starts at the row of index `first`."""
-        columns = [self.values(batch, key, first) for key in self.keys]
-        cells = zip(*columns, strict=True)
-        rows: list[Row] = [dict(zip(self.keys, values, strict=True)) for values in cells]
-        if self._is_made:
-            return [{key: v for key, v in row.items() if v is not None} for row in rows]
-        return rows or [{} for _ in range(len(batch))]
+        rows: list[Row] = [{} for _ in range(len(batch))]
+        has_null = not self._is_made
+        for key in self.keys:  # column by column, which takes half as long as row by row
+            for row, value in zip(rows, self.values(batch, key, first), strict=True):
+                if has_null or value is not None:
+                    row[key] = value
+        return rows
 
     def values(self, batch: pa.RecordBatch, key: str, first: int) -> list[Any]:
         """Return the values of a key of the rows of a batch, as JSON has them."""
+        from pyarrow import types
+
         if not self.keys[key]:
             stem = Path(file_of(self._path)).stem
             paths = enumerate(self.paths(batch), first + 1)
             return [path or f"{stem}:{row}" for row, path in paths]
         array = self._array(batch, self.keys[key])
-        quick: list[Any] | None = _quick(array) if key != "image" else None
+        if key == "image" and types.is_integer(array.type):  # ids are strings
+            array = array.cast("string")
+        quick: list[Any] | None = _quick(array)
         if quick is not None:
             return quick
         if key == "text" and _is_bytes(array.type):
             array = array.cast("large_string")
         values: list[Any] = array.to_pylist()
-        if key == "image":  # ids are strings, also where they are numbers
-            return [str(value) if type(value) is int else value for value in values]
         return orjson.loads(orjson.dumps(values, default=_plain))  # type: ignore[no-any-return]
 
     def paths(self, batch: pa.RecordBatch) -> list[str | None]:
