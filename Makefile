@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install manpages demo test test-cpus test-cluster quick faults examples lint bench bench-gpu man docs dist sdist-check container-steps clean
+.PHONY: help install manpages demo test test-cpus test-cluster quick faults examples lint bench growth bench-gpu man docs dist sdist-check container-steps clean
 help:
 	@echo "make demo    install, then pictures for words from the embedded models and emoji (writes demo/)"
 	@echo "make test    install, then run the tests"
@@ -15,7 +15,8 @@ help:
 	@echo "make examples  every target of every examples/*/Makefile at toy size (30 minutes; EXAMPLES=\"xdbert:small …\" a part)"
 	@echo "make lint    ruff, mypy, stale man pages"
 	@echo "make bench   measure speed and memory against their targets"
-	@echo "make bench-gpu  the same of a GPU, in 9 minutes (GPU=\"--device cpu\" tries it without one)"
+	@echo "make growth  time and memory of commands at 100 to 10,000 rows (ROWS=\"1000 10000 100000\")"
+	@echo "make bench-gpu  measure a GPU, in 9 minutes (GPU=\"--device cpu\" tries it without one)"
 	@echo "make man     write man/*.1 from the commands' help"
 	@echo "make docs    build the documentation site into build/site"
 	@echo "make dist    build the wheel and the source archive, after make sdist-check"
@@ -78,6 +79,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python tests/benchmarks/run.py
+
+growth: $(READY)
+	$(BIN)/python tests/benchmarks/growth.py $(if $(ROWS),--rows $(ROWS))
 
 # Without network or packages: python3 tests/benchmarks/gpu.py, with any Python that has torch and transformers.
 bench-gpu: $(READY)

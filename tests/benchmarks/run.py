@@ -20,7 +20,7 @@ from typing import Any
 import bench
 
 HERE = Path(__file__).parent
-APART = ("bench", "gpu", "run")  # not benchmarks, or with a target of their own
+APART = ("bench", "gpu", "growth", "run")  # not benchmarks, or with a target of their own
 EARLIER = HERE / "earlier.json"  # kind of machine -> benchmark and row -> result
 _BUSY = 0.5  # load of others, in cores, from which a clock on the wall says nothing
 

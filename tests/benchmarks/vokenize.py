@@ -1,4 +1,4 @@
-"""`vg vokenize`: tokens per second, share of the GEMM rate, time and memory as text grows.
+"""`vg vokenize`: tokens per second, share of the GEMM rate.
 
 All ways give the vokens of the same sentences to the same bank, tokenising and writing included, in
 turns in one run:
@@ -12,7 +12,7 @@ The share of the GEMM rate is of the fastest library's that the machine has, use
 measures a GPU.
 
     python tests/benchmarks/vokenize.py [--text FILE] [--sentences 1000] [--images 50000] \\
-        [--rounds 3] [--lines 20000]
+        [--rounds 3]
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -219,81 +217,15 @@ def on_cpu(given: argparse.Namespace, device: torch.device) -> None:
     )
 
 
-def growth(given: argparse.Namespace) -> None:
-    """Measure time and peak memory of the command on n and 10 n lines, with a tiny encoder."""
-    from tests.tiny import save_encoder, save_feats, save_run_of
-    from vgtools.cli import run
-
-    code = (
-        "import resource, sys, time; from vgtools.cli import run; start = time.process_time(); "
-        "run(sys.argv[1:]); "
-        "seconds = time.process_time() - start; "
-        "print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        save_run_of(home / "run", save_encoder(home / "encoder"))
-        index = str(home / "vg.faiss")
-        run(
-            [
-                "build-index",
-                str(save_feats(home / "feats.npy")),
-                "-m",
-                str(home / "run"),
-                "-o",
-                index,
-                "-q",
-            ]
-        )
-        found = []
-        for lines in (given.lines, 10 * given.lines):
-            text = home / f"{lines}.txt"
-            text.write_text(
-                "".join(x + "\n" for x in bench.sentences(given.text, lines)), encoding="utf-8"
-            )
-            args = [
-                "vokenize",
-                str(text),
-                "--index",
-                index,
-                "-o",
-                str(home / f"{lines}.npy"),
-                "-q",
-                "--device",
-                "cpu",
-            ]
-            done = subprocess.run(
-                [sys.executable, "-c", code, *args], capture_output=True, text=True, check=True
-            )
-            found.append([float(x) for x in done.stdout.split()])
-        (small, rss), (large, rss10) = found
-    facts = {
-        "lines": [given.lines, 10 * given.lines],
-        "seconds": [round(small, 1), round(large, 1)],
-        "mib": [round(rss), round(rss10)],
-        **bench.machine(),
-    }
-    bench.report("vokenize", "10 times the text: time", large / small, "<= 11", **facts)
-    bench.report("vokenize", "10 times the text: peak memory", rss10 / rss, "<= 1.01", **facts)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text")
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--lines",
-        type=int,
-        default=20_000,
-        help="of the smaller text whose memory is measured; 0 leaves it out",
-    )
     given = parser.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     on_cpu(given, torch.device("cpu"))
-    if given.lines:
-        growth(given)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,16 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import orjson
 
 from vgtools.images.rights import Rights, in_words, open_rights
 from vgtools.io.artifact import manifest_beside, read_ids, read_made, read_manifest
-from vgtools.io.errors import DataError, Exit, amount, plain
+from vgtools.io.errors import DataError, Exit, amount, json_bytes, plain
 from vgtools.io.files import sha256_file
 from vgtools.reports.drawing import GREY, INK, first_fit
 from vgtools.reports.page import (
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------------------------- rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Token:
     """A token: its span in code points, its vokens, best first, and their relevance."""
 
@@ -71,7 +74,40 @@ class Sentence:
 
     line: int
     text: str
-    tokens: tuple[Token, ...]
+    tokens: Sequence[Token]
+
+
+class _StoredTokens(Sequence[Token]):
+    """The tokens of a row as JSON, a tenth of their memory; they are made each time they are read.
+
+    Args:
+        row: a checked voken row.
+    """
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        parts = [row["spans"], row["vokens"], row.get("scores")]
+        self._count = len(parts[0])
+        self._json = orjson.dumps(parts).decode()  # bytes of orjson hold ten times their length
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Token: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Token]: ...
+
+    def __getitem__(self, place: int | slice) -> Token | Sequence[Token]:
+        return list(self)[place]
+
+    def __iter__(self) -> Iterator[Token]:
+        spans, vokens, scores = orjson.loads(self._json)
+        for (start, end), voken, score in zip(spans, vokens, scores or repeat(None), strict=False):
+            if isinstance(voken, list):
+                yield Token(start, end, tuple(voken), tuple(score or [None] * len(voken)))
+            else:
+                yield Token(start, end, (voken,), (score,))
 
 
 def refuse_packed(path: str | Path) -> None:
@@ -104,17 +140,14 @@ def read_sentences(
     refuse_packed(path)
     for line, row in read_made(path) if rows is None else rows:
         check_rows([row], str(path), line)
-        scores = row.get("scores", [None] * len(row["vokens"]))
-        tokens = list[Token]()
-        for (start, end), voken, score in zip(row["spans"], row["vokens"], scores, strict=True):
-            ranks, values = (voken, score) if isinstance(voken, list) else ([voken], [score])
-            if bank is not None and max(ranks, default=-1) >= bank:
-                why = f"the voken of token {len(tokens)} is {max(ranks)}, the image bank has {bank}"
+        for number, voken in enumerate(row["vokens"]):
+            top = max(voken, default=-1) if isinstance(voken, list) else voken
+            if bank is not None and top >= bank:
+                why = f"the voken of token {number} is {top}, the image bank has {bank}"
                 why += " rows; these vokens belong to another bank"
                 why += ": name the index or ids that they were made with"
                 raise DataError(why, path, line)
-            tokens.append(Token(start, end, tuple(ranks), tuple(values or [None] * len(ranks))))
-        yield Sentence(line, row["text"], tuple(tokens))
+        yield Sentence(line, row["text"], _StoredTokens(row))
 
 
 def take(rows: Iterator[Sentence], limit: int | None) -> tuple[list[Sentence], bool]:
@@ -298,31 +331,41 @@ def page(
     Source: Tan & Bansal 2020 (Vokenization), figure 4.
     """
     bank = pictures.bank
-    used = used_rows(sentences)
-    best = used_rows(sentences, 1)
+    used = Counter[int]()
+    best = Counter[int]()
+    scores = list[float]()  # the lowest and the highest so far
+    bare = 0
+    rows = list[Any]()
+    # A single pass: the tokens of a sentence are made each time they are read.
+    first = opening(len(sentence.tokens) for sentence in sentences)
+    for sentence in sentences:
+        tokens = list(sentence.tokens)
+        used.update(v for token in tokens for v in token.vokens if v >= 0)
+        best.update(token.voken for token in tokens if token.voken >= 0)
+        bare += sum(token.voken < 0 for token in tokens)
+        # Rounded as the tokens show them, so that the slider ends at the best token's score.
+        scores += [_number(token.score) for token in tokens if token.score is not None]
+        scores = [min(scores), max(scores)] if scores else []
+        row = {"line": sentence.line, "parts": _packed(parts_of(replace(sentence, tokens=tokens)))}
+        # Only the first are read again; JSON takes a tenth of the memory.
+        rows.append(row if len(rows) < first else orjson.Fragment(json_bytes(row).decode()))
     thumbnails = Thumbnails(photo_side(len(used), 256))
     shown = {str(row): thumbnails.add(f"p{row}", pictures, row) for row in sorted(used)}
     facts = bank.facts()
-    # Scores are rounded as the tokens show them, so that the slider ends at the best token's score.
-    scores = [_number(t.score) for s in sentences for t in s.tokens if t.score is not None]
-    low, high = min(scores, default=0.0), max(scores, default=0.0)
+    low, high = scores or (0.0, 0.0)
     if scores:
         name = f"{_SCORES[probable]}; the line under a picture"
         facts.append((name, f"{low:.2f} to {high:.2f}"))
     if probable:
         low = 0.0
         high = 1.0
-    tokens = sum(len(sentence.tokens) for sentence in sentences)
-    bare = sum(token.voken < 0 for sentence in sentences for token in sentence.tokens)
     counts = [
         amount(len(sentences), "sentence"),
-        amount(tokens, "token"),
+        amount(sum(len(sentence.tokens) for sentence in sentences), "token"),
         amount(len(best), "picture"),
         *([f"{amount(bare, 'token')} without"] if bare else []),
     ]
     top = best.most_common(24) if len(best) > 1 else []
-    rows = [{"line": s.line, "parts": _packed(parts_of(s))} for s in sentences]
-    first = opening(len(sentence.tokens) for sentence in sentences)
     css, late = thumbnails.split(
         [f"p{row}" for row in used_rows(sentences[:first]) + Counter(dict(top))]
     )
