@@ -31,6 +31,7 @@ RESEARCH = {
     "visual-awareness": "Visual awareness",
     "xdbert": "XDBERT",
     "compare": "All systems in one table",
+    "german": "A matcher in German",
     "cluster": "Clusters",
 }
 

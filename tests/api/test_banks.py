@@ -230,6 +230,7 @@ def test_a_wrong_setting_is_refused_at_once(bank: vg.ImageBank) -> None:
 def test_an_encoder_is_the_one_of_the_reference(tiny: Path) -> None:
     found = vg.load_encoder(tiny / "encoder", device="cpu")
     assert (found.width, found.layers) == (16, 3)
+    assert len(repr(found)) < 400, "it is printed at the end of a cell"
     assert found.tokenizer.encode("bam").tokens == ["[CLS]", "bam", "[SEP]"]
     with pytest.raises(vg.DataError, match="nothing"):
         vg.load_encoder("builtin:nothing")

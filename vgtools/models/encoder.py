@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import copymode
 from typing import TYPE_CHECKING, Any, Literal
@@ -60,8 +60,9 @@ MOST_LAYERS = 1000  # far beyond any encoder
 class Encoder:
     """A frozen text encoder with its tokenizer."""
 
-    model: Any  # a transformers PreTrainedModel in eval mode
-    tokenizer: Tokenizer
+    # Both are pages long in a notebook.
+    model: Any = field(repr=False)  # a transformers PreTrainedModel in eval mode
+    tokenizer: Tokenizer = field(repr=False)
     ref: str
     fingerprint: str
     width: int  # H
