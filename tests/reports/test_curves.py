@@ -71,6 +71,17 @@ def test_a_curve_goes_through_its_points_and_axes_have_their_numbers(tmp_path: P
     assert "a: loss 50, step 50" in hints
 
 
+def test_lines_of_many_records_show_means(tmp_path: Path) -> None:
+    rows = [{"step": n, "loss": n % 3 + 1.0 * (n > 600)} for n in range(1, 1201)]
+    svg = curves.figure(curves.read_curves([save(tmp_path / "a", rows)])).svg()
+    (line,) = shapes(svg, "polyline")
+    heights = [float(point.split(",")[1]) for point in line.attrib["points"].split()]
+    # Three records in turn have the same mean, 1, and after step 600 it is 2.
+    assert len(heights) == 400
+    assert [{*heights[:200]}, {*heights[200:]}] == [{heights[0]}, {heights[-1]}]
+    assert heights[0] > heights[-1]
+
+
 def test_runs_have_colours_and_the_names_in_which_they_differ(tmp_path: Path) -> None:
     a = save(tmp_path / "x" / "run", [record(1, 3.0), record(2, 2.0)])
     b = save(tmp_path / "y" / "run", [record(1, 4.0, aim=2.0), record(2, 3.0, aim=1.0)])

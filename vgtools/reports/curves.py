@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -40,6 +41,7 @@ _BOTTOM = 40
 _RIGHT = 20
 _COLUMNS = 3  # per row of a file's figure
 _DOTS = 40  # most records that are also drawn as dots
+_POINTS = 400  # of a line; with thousands, the noise of one training hides the others
 _DECADES = 1.5  # that the values of a log scale have at least
 _PERCENT = 200.0  # above all shares, which never have a log scale
 _HUGEST = 1e100  # numbers beyond, and differences below 1 / this, are more than float64 can scale
@@ -204,7 +206,7 @@ def _draw(
     made: Figure, left: float, top: float, panel: Panel, across: str, curves: Sequence[Curve]
 ) -> None:
     """Draw one panel with its axes at a place of a figure."""
-    lines = [(curve.name, curve.points(across, panel.name)) for curve in curves]
+    lines = [(curve.name, _thinned(curve.points(across, panel.name))) for curve in curves]
     right = left + _WIDE - _RIGHT
     bottom = top + _HIGH - _BOTTOM
     first = [0.0] if across == "step" else []
@@ -232,6 +234,15 @@ def _draw(
             if len(own) <= _DOTS:
                 hint = f"{name}: {panel.name} {value:.4g}, {across} {step:g}"
                 made.dot(x, y, 2.6, paint[name], hint)
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Return at most `_POINTS` points: means of consecutive values, at the last place of each."""
+    each = math.ceil(len(points) / _POINTS)
+    if each < 2:
+        return points
+    parts = (points[i : i + each] for i in range(0, len(points), each))
+    return [(part[-1][0], fmean(value for _, value in part)) for part in parts]
 
 
 class _Scale:
