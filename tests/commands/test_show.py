@@ -262,6 +262,7 @@ def test_wrong_calls_and_inputs_fail_in_one_line(call: Runner, bank: Path) -> No
     same = ["-o", bank / "p.html", "--png", bank / "photos" / ".." / "p.html"]
     failed(call("show", rows, *ids, *photos, *same), Exit.CANNOT_CREATE, "two outputs")
     failed(call("show", bank / "none.jsonl"), Exit.NO_INPUT, "none.jsonl: cannot be read")
+    failed(call("show", bank / "run", *page), Exit.NO_INPUT, "run: cannot be read")
     failed(
         call("show", rows, "--index", bank / "no.faiss"),
         Exit.NO_INPUT,

@@ -13,9 +13,9 @@ import typer
 
 from vgtools.commands.options import Argument, Count, File, Quiet, help_at_terminal, note, refuse_if
 from vgtools.commands.signature import flags
-from vgtools.io.errors import DataError, Exit, amount
+from vgtools.io.errors import DataError, Exit, amount, file_errors
 from vgtools.io.files import page_path, refuse_same
-from vgtools.io.names import is_stream
+from vgtools.io.names import is_stream, is_url
 from vgtools.io.output import write_page_to
 
 if TYPE_CHECKING:
@@ -184,6 +184,10 @@ def _check(
         refuse_if(shared, flag, "is read once per file of rows, and a pipe only once; give a file")
     if output is None and png is None:
         return
+    for path in paths:
+        if not images and path != "-" and not is_url(path):
+            with file_errors(path, reading=True):  # a run that is not there lacks no images
+                os.stat(path)
     refuse_if(
         not images,
         None,
