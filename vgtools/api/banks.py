@@ -343,7 +343,7 @@ def _rows(
 def _line(item: Any, number: int) -> Line:
     text = item.get("text") if isinstance(item, Mapping) else item
     if isinstance(text, str) and not text.isascii() and _HALF.search(text):
-        why = "has half of a pair of surrogates, which is no character"
+        why = "has half of a pair of surrogates, not a character"
         raise DataError(why, _TEXTS, number)
     if isinstance(item, str):  # a line of an open file has its end
         return item.removesuffix("\n").removesuffix("\r")

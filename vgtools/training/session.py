@@ -288,7 +288,7 @@ class PartSession(Session):
         """Do nothing: the command's session has joined the processes."""
 
     def _track(self) -> None:
-        """Do nothing: the command's session tracks what it prints."""
+        """Do nothing: the records go through the command's session."""
 
     def print(self, *records: Mapping[str, Any]) -> None:
         """Print records as the command's session does."""
