@@ -120,9 +120,15 @@ def test_the_api_answers_with_a_row_per_word(server: Server) -> None:
     assert rows_of(streamed.body) == both * 3
     described = json.loads(server.ask("/openapi.json").body)["paths"]
     assert "vg probe-attention" in described["/api/attention"]["post"]["summary"]
+    content = described["/api/attention"]["post"]["requestBody"]["content"]
+    assert set(content) == {"application/json", "application/x-ndjson"}  # text alone has no image
+    item, _ = content["application/json"]["schema"]["oneOf"]
+    assert item["required"] == ["text", "image"]
     parameters = described["/api/regions"]["get"]["parameters"]
     assert [one["name"] for one in parameters] == ["find", "first", "row", "image"]
-    assert b"/api/regions/{row}" in server.ask("/docs").body
+    docs = server.ask("/docs").body.decode()
+    assert "/api/regions/{row}" in docs
+    assert docs.count('{"text": "a dog", "image": "ID"}') == 2
 
 
 def test_many_words_of_one_request_are_refused(server: Server) -> None:

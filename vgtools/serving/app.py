@@ -429,8 +429,6 @@ async def _internal_error(request: Request, error: Exception) -> Response:
 
 def openapi(answers: Mapping[str, Answerer]) -> dict[str, Any]:
     """Return the description of the API, in OpenAPI's own form."""
-    text = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-    rows = {"oneOf": [text, {"type": "array", "items": text}]}
     string = {"type": "string"}
     integer = {"type": "integer"}
     said = {"200": "The answer.", "default": '{"error": why} in the words of the commands.'}
@@ -452,7 +450,12 @@ def openapi(answers: Mapping[str, Answerer]) -> dict[str, Any]:
 
     paths = dict[str, Any]()
     for name, answer in answers.items():
-        kinds: dict[str, Any] = {_JSON: rows, _LINES: string, "text/plain": string}
+        needed = ["text", "image"] if name in ("locate", "attention") else ["text"]
+        item = {"type": "object", "properties": dict.fromkeys(needed, string), "required": needed}
+        rows = {"oneOf": [item, {"type": "array", "items": item}]}
+        kinds: dict[str, Any] = {_JSON: rows, _LINES: string}
+        if needed == ["text"]:
+            kinds["text/plain"] = string
         if name == "neighbours":
             kinds = {"image/*": {**string, "format": "binary"}}
         parameters = []
