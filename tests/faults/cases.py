@@ -158,6 +158,13 @@ CASES = (
         quick=True,
     ),
     Case(
+        "train-matcher-dual",
+        "train-matcher in/asked.jsonl in/own.npy -e in/dual --epochs 2 --batch-size 8"
+        " --hidden 8 --dim 4 --layers 1 --hold-out 3 --device cpu -q -o run",
+        ("asked.jsonl jsonl", "own.npy npy!", "own.ids ids!", "own.json manifest", *_DUAL),
+        folder="run",
+    ),
+    Case(
         "train-matcher-cache",
         "train-matcher in/captions.jsonl in/feats.npy -e in/encoder --epochs 2 --batch-size 8"
         " --hidden 8 --dim 4 --layers 2 --permute-images 1 --cache cache --device cpu -q -o run",
@@ -379,6 +386,11 @@ CASES = (
             "retriever/retriever.safetensors weights!",
         ),
         quick=True,
+    ),
+    Case(
+        "locate-dual",
+        "locate in/asked.jsonl --matcher in/dual --feats in/patches.npy --device cpu -o h.jsonl",
+        ("asked.jsonl jsonl", "patches.npy npy!", "patches.ids ids!", "patches.json manifest"),
     ),
     Case(
         "locate-classes",

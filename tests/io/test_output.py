@@ -485,6 +485,8 @@ def test_what_a_command_lacks_in_the_state_of_a_journal_is_named(tmp_path: Path)
     why = r'x.jsonl.journal: is damaged: "state.rows" is missing'
     with pytest.raises(DataError, match=why), Output([path], {}) as out:
         out.state["rows"]
+    with pytest.raises(DataError, match=why), Output([path], {}) as out:
+        out.state.get("rows", 0)
 
 
 def test_a_journal_with_fewer_inputs_is_refused(tmp_path: Path) -> None:

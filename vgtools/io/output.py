@@ -37,8 +37,9 @@ from vgtools.io.written import seal, unseal
 
 _IS_JOURNAL = own.begins(b'{"vg":')
 # Keys that commands commit; each has some of them.
+_DONE = ("errors", "images", "items", "line", "rows")  # from which it resumes
 _STATE: dict[str, Any] = {
-    **dict.fromkeys(("errors?", "images?", "items?", "line?", "rows?", "size?", "tokens?"), SIZE),
+    **dict.fromkeys([f"{key}?" for key in (*_DONE, "size", "tokens")], SIZE),
     "counts?": {str: SIZE},
     "digest?": (str, type(None)),
     "reason?": str,
@@ -56,9 +57,14 @@ _JOURNAL = {
 class _State(dict[str, Any]):
     """The state of a journal; keys may be missing, because anybody can seal one."""
 
-    def __init__(self, state: Mapping[str, Any], journal: Path) -> None:
+    def __init__(self, state: Mapping[str, Any], journal: Path, resumes: bool) -> None:
         super().__init__(state)
         self._journal = journal
+        self._resumes = resumes
+
+    def get(self, key: str, default: Any = None) -> Any:
+        # What a command commits, it always commits: without these, a resumed run would start again.
+        return self[key] if self._resumes and key in _DONE else super().get(key, default)
 
     def __missing__(self, key: str) -> NoReturn:
         raise damaged(self._journal, f'is damaged: "state.{key}" is missing')
@@ -195,7 +201,7 @@ class Output:
         if not journal:
             own.remove(self._journal, _IS_JOURNAL)
             journal = {"state": {}}
-        self.state = _State(journal["state"], self._journal)
+        self.state = _State(journal["state"], self._journal, resumes="files" in journal)
         while self._parts:
             self._parts.pop().close(failed=True)
         for index, final in enumerate(finals):
