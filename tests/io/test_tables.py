@@ -154,6 +154,20 @@ def test_nulls_and_mixed_types_are_refused_with_the_row(write: Callable[..., Pat
     assert f'{path}:1: "text" must be a string, got 1' in caught(path, {"text": str})
 
 
+def test_a_list_of_captions_is_as_many_rows(write: Callable[..., Path], tmp_path: Path) -> None:
+    keys = {"image": str, "text": str}
+    rows: Rows = [{"file": "a.jpg", "say": ["one", "two"]}, {"file": "b.jpg", "say": []}]
+    rows.append({"file": "c.jpg", "say": ["three"]})
+    named = f"{write(pa.Table.from_pylist(rows))}#image=file,text=say"
+    captions = [(1, "a.jpg", "one"), (1, "a.jpg", "two"), (3, "c.jpg", "three")]
+    assert [(n, row["image"], row["text"]) for n, row in read_jsonl(named, keys)] == captions
+    path = jsonl([{"image": row["file"], "text": row["say"]} for row in rows], tmp_path / "c.jsonl")
+    assert [(n, row["image"], row["text"]) for n, row in read_jsonl(path, keys)] == captions
+    assert f'{named}:1: "text" must be a string, got [' in caught(named, {"text": str})
+    jsonl([{"image": "a.jpg", "text": ["one", None]}], path)
+    assert f'{path}:1: "text" must be a string, got None' in caught(path, keys)
+
+
 @pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
 def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)

@@ -63,7 +63,7 @@ class _State(dict[str, Any]):
         self._resumes = resumes
 
     def get(self, key: str, default: Any = None) -> Any:
-        # What a command commits, it always commits: without these, a resumed run would start again.
+        # A command always commits the same keys; by a default, a resumed run would start again.
         return self[key] if self._resumes and key in _DONE else super().get(key, default)
 
     def __missing__(self, key: str) -> NoReturn:

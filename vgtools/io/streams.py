@@ -532,7 +532,8 @@ def read_jsonl(
 
     Args:
         path: a file, `.gz`, `.zst`, or `-`; or a table, the lines of which are its rows.
-        keys: required keys and their types.
+        keys: required keys and their types. Where these are an image and its text, a list of texts
+            is as many rows, with the number of their line.
 
     Raises:
         DataError: invalid JSON, not an object, a missing key or a wrong type, with file and line.
@@ -544,13 +545,16 @@ def jsonl_rows(
     lines: Iterable[bytes | Row], path: str | Path, keys: Mapping[str, type] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield `(line number, object)` of the lines of a jsonl stream; as `read_jsonl` otherwise."""
+    keys = keys or {}
+    are_captions = keys.keys() == {"image", "text"}
     for number, raw in enumerate(lines, 1):
         if number == 1 and isinstance(raw, bytes):
             raw = raw.removeprefix(_BYTE_ORDER_MARK)
         row = raw if isinstance(raw, dict) else parse_json(raw, path, number)
-        if keys:
-            require(row, keys, path, number)
-        yield number, row
+        several = are_captions and isinstance(row.get("text"), list)
+        for each in [row | {"text": text} for text in row["text"]] if several else (row,):
+            require(each, keys, path, number)
+            yield number, each
 
 
 def holds_rows(path: str | Path, first: str, keys: Iterable[str] = ("text",)) -> bool:
