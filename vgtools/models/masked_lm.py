@@ -165,7 +165,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         low_weight = weight.to(dtype)
         low_rows = rows.to(dtype)
         rows_grad = torch.zeros_like(low_rows) if learn else None
-        weight_grad = torch.zeros_like(weight, dtype=wide) if table_learns else None
+        # With rows it starts as the product of the first chunk: to fill a table with zeros, and to
+        # add to it, takes a twentieth of a step.
+        weight_grad = (
+            torch.zeros_like(weight, dtype=wide) if table_learns and not len(rows) else None
+        )
         bias_grad = None
         if learn and bias is not None:
             bias_grad = torch.zeros_like(bias, dtype=wide)
@@ -192,6 +196,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 add_product(rows_grad[start : start + chunk], grad, low_weight)
                 if weight_grad is not None:
                     add_product(weight_grad, grad.T, part)
+                elif table_learns:
+                    weight_grad = product(grad.T, part).to(wide)
         if learn:
             ctx.save_for_backward(rows_grad, weight_grad, bias_grad)
             ctx.dtypes = rows.dtype, weight.dtype

@@ -75,7 +75,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return found
 
 
-def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """Return a b of (M, K) and (K, N), without a gradient; `out` is memory that it may take."""
     return onednn(a, b) if _fits(a, b) else torch.mm(a, b, out=out)
 
@@ -176,6 +176,7 @@ class _Affine(torch.autograd.Function):
         # By `affine`, so that the gradients have gradients as well.
         return (
             affine(gradient, weight.T, None) if to_x else None,
-            affine(x.T, gradient, None) if to_weight else None,
+            # In the layout of a layer's (E, D), which autograd keeps without a copy.
+            affine(gradient.T, x, None).T if to_weight else None,
             gradient.sum(0) if to_bias else None,
         )
