@@ -185,6 +185,10 @@ class ShownBank:
         return facts
 
 
+# Files of an index that do not decide its rows: licences, and images that were left out.
+_LISTS = (".rights.jsonl", ".duplicates.jsonl")
+
+
 def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> ShownBank:
     """Open the ids of an image bank, from `X.ids` or from the index next to them.
 
@@ -210,8 +214,10 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> ShownBan
 
 def _check_origin(vokens: str, file: str, sha256: str) -> None:
     """Refuse vokens whose manifest names another bank than the one of this index or ids file."""
+    if file.endswith(_LISTS):
+        return
     for name, made in bank_of(manifest_beside(vokens)).items():
-        if name.endswith(Path(file).suffix) and made != sha256:
+        if name.endswith(Path(file).suffix) and not name.endswith(_LISTS) and made != sha256:
             why = f"was made with {name} of sha256 {made}; {file} has sha256 {sha256}, its rows"
             raise DataError(f"{why} are other images: name the one that made it", vokens)
 
