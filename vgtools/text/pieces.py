@@ -27,11 +27,26 @@ Encoded = tuple[Array, Array, Array]  # ids (T,), spans (T, 2) and row starts (R
 
 
 class _PieceTokens(NamedTuple):
-    """The tokens of pieces by their number."""
+    """The tokens of pieces by their number; the arrays have room for more."""
 
     ids: Array
     spans: Array
     starts: Array
+
+
+def _extended(array: Array, used: int, more: Array) -> Array:
+    """Return an array with more after those that are used, in place if there is room.
+
+    Rows that are used never change, so that whoever reads them needs no lock.
+    """
+    end = used + len(more)
+    if end > len(array):
+        # Twice the size each time: a copy for every new word would take longer than its tokens.
+        larger = np.empty((max(end, 2 * len(array)), *array.shape[1:]), array.dtype)
+        larger[:used] = array[:used]
+        array = larger
+    array[used:end] = more
+    return array
 
 
 class PieceTable:
@@ -78,7 +93,7 @@ class PieceTable:
             first[edges[:-1]] = True
             # The mark of a first piece is not in the text.
             base = np.where(first, 0, base - 2)
-        tokens = np.diff(table.starts)[numbers]
+        tokens = table.starts[numbers + 1] - table.starts[numbers]
         places = ranges(table.starts[numbers], tokens)
         spans = table.spans[places] + np.repeat(base.astype(np.int32), tokens)[:, None]
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens)])
@@ -106,12 +121,14 @@ class PieceTable:
                 inner = np.array([piece[0] != _FIRST for piece in fresh])
                 spans = np.maximum(spans, np.repeat(inner, np.diff(starts))[:, None])
             old = self._table
-            self._numbers.update(zip(fresh, range(len(self._numbers), 1 << 62), strict=False))
+            count = len(self._numbers)
+            used = int(old.starts[count])
+            self._numbers.update(zip(fresh, range(count, count + len(fresh)), strict=True))
             self._held += sum(map(len, fresh))
             self._table = _PieceTokens(
-                np.concatenate([old.ids, ids]),
-                np.concatenate([old.spans, spans]),
-                np.concatenate([old.starts, starts[1:] + old.starts[-1]]),
+                _extended(old.ids, used, ids),
+                _extended(old.spans, used, spans),
+                _extended(old.starts, count + 1, starts[1:] + used),
             )
         return self._table
 
