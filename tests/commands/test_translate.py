@@ -244,6 +244,15 @@ def test_a_tokenizer_opens_in_transformers(
     assert vg("prepare", "tokenizer", *masked) == 0
     there = AutoTokenizer.from_pretrained(tmp_path / "masked")
     assert (there.mask_token_id, there.cls_token_id, there.sep_token_id) == (4, 1, 2)
+    again = [data / "pairs/train.jsonl", "--vocabulary", 50, "-o", tmp_path / "masked"]
+    assert vg("prepare", "tokenizer", *again) == 0, "it replaces its own files"
+    assert vg("lineage", tmp_path / "masked") == 0
+    assert "train.jsonl: vg prepare pairs" in capfd.readouterr().out
+    (tmp_path / "lm").mkdir()
+    (tmp_path / "lm/run.json").write_text('{"format":1,"kind":"matcher"}')
+    again[-1] = tmp_path / "lm"
+    assert vg("prepare", "tokenizer", *again) == 73
+    assert [path.name for path in (tmp_path / "lm").iterdir()] == ["run.json"]
 
 
 def test_a_model_learns_and_another_continues(

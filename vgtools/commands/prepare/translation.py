@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 from vgtools.commands.options import (
@@ -78,9 +79,10 @@ def tokenizer(
     """Learn a vocabulary of subwords (BPE).
 
     It is joint over texts and their translations. Writes tokenizer.json, for -t of vg finetune
-    translation or, with --mask, of vg pretrain --shape, and tokenizer_config.json, with which
-    transformers' AutoTokenizer opens the folder. Entries 0 to 3 are <pad>, <s>, </s> and <unk>.
-    Unicode is composed (NFC), punctuation is apart, and decoding gives texts back.
+    translation or, with --mask, of vg pretrain --shape; tokenizer_config.json, with which
+    transformers' AutoTokenizer opens the folder; and run.json, for vg lineage. Entries 0 to 3 are
+    <pad>, <s>, </s> and <unk>. Unicode is composed (NFC), punctuation is apart, and decoding gives
+    texts back.
 
     Examples:
 
@@ -96,14 +98,26 @@ def tokenizer(
         output: Folder to write.
         mask: For masked language models: <mask> is entry 4, and <s> comes before a text.
     """
-    from vgtools.io.files import dumps
-    from vgtools.io.own import atomic_write
+    from vgtools.io.files import FORMAT, dumps, versions
+    from vgtools.io.inputs import Inputs
+    from vgtools.io.own import atomic_write, check
+    from vgtools.io.process import command_line
     from vgtools.io.streams import read_text_rows
+    from vgtools.io.written import seal
+    from vgtools.models.sealed import END, claim_run, digests, kind_of
     from vgtools.text import subwords
+    from vgtools.text.tokens import tokenizer_fingerprint
 
     check_streams(texts, output)
     refuse_if(len(set(texts)) < len(texts), "FILE", "is named twice")
     folder = run_folder(output, restart=False)
+
+    def is_ours(file: Path) -> bool:
+        return kind_of(file) == "tokenizer"
+
+    claim_run(folder, "run.json", is_ours)
+    check(folder / "run.json", is_ours)  # before any file is written
+    inputs = Inputs(texts)
 
     def both() -> Iterator[str]:
         for file in texts:
@@ -118,8 +132,19 @@ def tokenizer(
         names |= {"mask": subwords.MASK, "cls": subwords.START, "sep": subwords.END}
     facts = {"tokenizer_class": "PreTrainedTokenizerFast"}
     facts |= {f"{name}_token": token for name, token in names.items()}
-    atomic_write(folder / "tokenizer_config.json", dumps(facts))
-    atomic_write(folder / "tokenizer.json", learnt.to_str(pretty=True).encode())
+    written = [folder / "tokenizer.json", folder / "tokenizer_config.json"]
+    atomic_write(written[1], dumps(facts))
+    atomic_write(written[0], learnt.to_str(pretty=True).encode())
+    body: dict[str, Any] = {
+        "format": FORMAT,
+        "kind": "tokenizer",
+        "inputs": inputs.entries,
+        "fingerprint": tokenizer_fingerprint(learnt),
+        "argv": command_line(),
+        "versions": versions(),
+        "files": digests(folder, written),
+    }
+    atomic_write(folder / "run.json", dumps(body | {"sha256": seal(body, END)}), is_ours)
     size = learnt.get_vocab_size()
     fewer = (
         f" (the texts have no more than that, below {vocabulary:,})" if size < vocabulary else ""
