@@ -70,6 +70,21 @@ def test_the_folder_of_img2dataset_becomes_vokens(
     rows = [json.loads(line) for line in Path(out["v.jsonl"]).read_text().splitlines()]
     assert [row["text"] for row in rows] == [caption["text"] for caption in captions]
     assert all(0 <= voken < len(names) for row in rows for voken in row["vokens"])
+    pages = set()
+    for images in ("cc3m", "photos"):  # pages read the pictures in the tars
+        flags = [
+            "--index",
+            out["vg.faiss"],
+            "--images",
+            images,
+            "-q",
+            "-o",
+            f"{tmp_path}/page.html",
+        ]
+        assert run(["show", out["v.jsonl"], *flags]) == 0
+        pages.add((tmp_path / "page.html").read_text())
+    assert len(pages) == 1
+    assert "data:image/webp" in pages.pop()
 
 
 def test_a_list_of_images_has_no_captions_next_to_it(

@@ -490,3 +490,28 @@ def test_a_table_of_paths_is_a_list(tmp_path: Path) -> None:
         assert loaded(source) == {"b": b"beside"}
         with pytest.raises(DataError, match=f'{name}:1: the key "path" is missing'):
             open_source(str(tmp_path / name))
+
+
+def test_images_of_a_plain_tar_are_read_at_their_places(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, data in (("a.txt", b"text"), ("./b.png", b"one"), ("d/c.jpg", b"two")):
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            tar.addfile(header, io.BytesIO(data))
+    placed = {name: (start, size) for name, start, size in sources.placed_members(str(path))}
+    read = {name: sources.read_member(str(path), *place) for name, place in placed.items()}
+    assert read == {"b.png": b"one", "d/c.jpg": b"two"}
+    data = path.read_bytes()
+    start, size = placed["d/c.jpg"]
+    path.write_bytes(data[: start + 1])
+    with pytest.raises(ImageError, match="is cut off"):
+        sources.read_member(str(path), start, size)
+    path.write_bytes(gzip.compress(data))
+    with pytest.raises(DataError, match="expected a tar that is not compressed") as caught:
+        [*sources.placed_members(str(path))]
+    assert caught.value.code == Exit.DATA
+    path.unlink()
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        [*sources.placed_members(str(path))]
+    assert caught.value.code == Exit.NO_INPUT

@@ -75,7 +75,7 @@ def show(
 
     Args:
         rows: Rows of vg vokenize, vg retrieve or vg locate (jsonl), or runs; - is stdin.
-        images: Where the images are: image jsonl or a directory; builtin:emoji has its own.
+        images: Where the images are: image jsonl, a directory, or tars; builtin:emoji has its own.
         index: Index that the rows were made with.
         ids: Or its image ids alone, one per line.
         output: HTML page to write, of runs also a figure; - is stdout.

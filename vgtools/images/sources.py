@@ -42,7 +42,7 @@ SUFFIXES = frozenset({
     ".tiff", ".avif", ".jp2", ".j2k", ".ppm", ".pgm", ".pbm", ".pnm", ".ico",
 })  # fmt: skip
 
-_TAR_SUFFIXES = (
+TAR_SUFFIXES = (
     ".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tbz2", ".tar.xz", ".txz",
 )  # fmt: skip
 
@@ -326,7 +326,7 @@ def expand_folder(place: str) -> list[str]:
         return [place]
     with file_errors(place, reading=True):
         names = sorted(os.listdir(place), key=natural_key)
-    tars = [os.path.join(place, name) for name in names if name.endswith(_TAR_SUFFIXES)]
+    tars = [os.path.join(place, name) for name in names if name.endswith(TAR_SUFFIXES)]
     return tars if tars and not _walk(place, Counter()) else [place]
 
 
@@ -347,7 +347,7 @@ def _leads_back(link: str, root: str) -> bool:
 
 def is_tar(path: str) -> bool:
     """Return whether a file is a tar by its suffix or first block; refuse other binary files."""
-    if path.endswith(_TAR_SUFFIXES):
+    if path.endswith(TAR_SUFFIXES):
         return True
     if is_stream(path):
         return False
@@ -550,6 +550,43 @@ def _tar_names(path: str) -> Iterator[str]:
                     names.append(name)
         return iter(names)
     return (item.id for item in _tar_items(path, Counter()))
+
+
+def placed_members(path: str) -> Iterator[tuple[str, int, int]]:
+    """Yield (name, place, size) of the images of a tar that is not compressed, reading none.
+
+    Raises:
+        DataError: it is missing (66), compressed or damaged (65).
+    """
+    try:
+        with file_errors(path, reading=True), tarfile.open(path, "r:") as tar:
+            for member in tar:
+                tar.members = []  # type: ignore[attr-defined]
+                name = member.name.removeprefix("./")
+                if member.isreg() and not member.issparse() and is_picture(name):
+                    yield name, member.offset_data, member.size
+    except (tarfile.TarError, ValueError) as error:
+        why = f"expected a tar that is not compressed, and whole: {error}"
+        raise DataError(why, path) from None
+
+
+def read_member(path: str, start: int, size: int) -> bytes:
+    """Return an image of a tar, see `placed_members`.
+
+    Raises:
+        ImageError: it is too large, or the tar is not the same any more.
+    """
+    if size > MAX_BYTES:
+        raise ImageError(_too_large(size))
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(start)
+            data = stream.read(size)
+    except OSError as error:
+        raise ImageError(f"cannot be read: {error.strerror} ({path})") from None
+    if len(data) < size:
+        raise ImageError(f"is cut off ({path})")
+    return data
 
 
 def _is_plain(path: str) -> bool:

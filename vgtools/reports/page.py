@@ -13,8 +13,9 @@ import os
 import re
 import warnings
 from bisect import bisect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +26,13 @@ from markupsafe import Markup
 from vgtools import __version__
 from vgtools.datasets.openmoji import CREDIT, openmoji
 from vgtools.images.rights import in_words, rights_of
-from vgtools.images.sources import read_image
+from vgtools.images.sources import (
+    TAR_SUFFIXES,
+    expand_folder,
+    placed_members,
+    read_image,
+    read_member,
+)
 from vgtools.io.artifact import manifest_beside
 from vgtools.io.errors import DataError, Tally, json_bytes
 from vgtools.io.streams import read_jsonl
@@ -145,6 +152,11 @@ class ImageFile:
     svg: Path | None = None
     name: str = ""  # the content of the picture, in words
     rights: str = ""  # its licence and address
+    load: Callable[[], bytes] | None = None  # of an image in a tar, in which `path` is its name
+
+    def read(self) -> bytes:
+        """Return the contents; raise an ImageError."""
+        return self.load() if self.load else read_image(str(self.path))
 
 
 def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
@@ -152,8 +164,8 @@ def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
 
     Args:
         source: image rows `{"image", "path", "svg"?, "names"?, "license"?, "url"?}` with paths
-            relative to that file, or a directory (an id is then the path in it), or
-            `builtin:emoji`.
+            relative to that file, or a directory (an id is then the path in it), a tar that is
+            not compressed or a folder of them, or `builtin:emoji`.
 
     Returns:
         Files of the ids that the source has; none of them has been opened.
@@ -168,6 +180,9 @@ def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
             for row in openmoji(Tally())
             if row["image"] in asked
         }
+    places = expand_folder(str(source))
+    if places != [str(source)] or places[0].endswith(TAR_SUFFIXES):
+        return {name: file for place in places for name, file in _located_tar(place, asked)}
     if os.path.isdir(source):
         return _locate_in(os.path.abspath(source), images)
     base = Path(source).parent
@@ -203,6 +218,12 @@ def _locate_in(root: str, images: Collection[str]) -> dict[str, ImageFile]:
         if path.startswith(root + os.sep) and os.path.isfile(path):
             files[image] = ImageFile(Path(path))
     return files
+
+
+def _located_tar(path: str, images: Collection[str]) -> Iterator[tuple[str, ImageFile]]:
+    for name, start, size in placed_members(path):
+        if name in images:
+            yield name, ImageFile(Path(name), load=partial(read_member, path, start, size))
 
 
 def credit(source: str | Path) -> str:
@@ -258,7 +279,7 @@ def picture(file: ImageFile, side: int) -> Image:
     Raises:
         Exception: any kind of exception, as `image_uri`.
     """
-    data = read_image(str(file.path))
+    data = file.read()
     if file.path.suffix.lower() == ".svg":
         _check_drawing(data)
         import resvg_py
@@ -318,5 +339,5 @@ def image_uri(file: ImageFile, side: int) -> str:
         if only or len(svg) <= _SVG_MOST:
             _check_drawing(svg)
             return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
-    small = thumbnail(read_image(str(file.path)), side)
+    small = thumbnail(file.read(), side)
     return data_uri(small, "WEBP", quality=75, method=2)
