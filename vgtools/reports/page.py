@@ -152,7 +152,7 @@ class ImageFile:
     svg: Path | None = None
     name: str = ""  # the content of the picture, in words
     rights: str = ""  # its licence and address
-    load: Callable[[], bytes] | None = None  # of an image in a tar, in which `path` is its name
+    load: Callable[[], bytes] | None = None  # reads it from a tar, where `path` is its name
 
     def read(self) -> bytes:
         """Return the contents; raise an ImageError."""
