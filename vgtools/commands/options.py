@@ -64,7 +64,8 @@ NProbe = Annotated[
     Count("Lists of an IVF index to look into; by default those that vg build-index measured."),
 ]
 Dtype = Annotated[
-    Literal["float32", "bfloat16", "float16"], Flag(help="Numbers the network computes with.")
+    Literal["float32", "bfloat16", "float16"],
+    Flag(help="Precision; float32 is slow on GPUs."),
 ]
 BatchSize = Annotated[int, Count("Items per batch; affects rounding only.")]
 Seed = Annotated[int, Count("Seed of every random choice; recorded.", 0, max=2**32 - 1)]
@@ -197,7 +198,8 @@ class Optimizer:
         schedule: Learning rate after the warm-up.
         weight_decay: On matrices; not on biases and norms.
         clip: Clip gradients to this norm; 0 disables clipping.
-        dtype: bfloat16: matrix products only, weights stay float32.
+        dtype: bfloat16: matrix products only, weights stay float32. A GPU's float32 has no TF32 and
+            is its slowest.
         gradients: Precision in which processes send gradients to one another; bfloat16 halves the
             bytes. One process sends none.
     """
