@@ -102,6 +102,16 @@ def test_seeds_of_one_run_are_told_apart_and_of_several_have_its_colour(tmp_path
     assert curves.panels(both)[0] == "epoch"
 
 
+def test_a_seed_that_still_trains_has_its_own_file(tmp_path: Path) -> None:
+    rows = [{"seed": s, "epoch": n, "loss": s + n / 10} for s in (3, 4) for n in (1, 2)]
+    run = save(tmp_path / "a", rows[:2])
+    save(tmp_path / "a" / "seed-4", rows[2:3])
+    assert [(c.name, len(c.records)) for c in curves.read_curves([run])] == [
+        ("seed 3", 2),
+        ("seed 4", 1),
+    ]
+
+
 def test_wide_measures_have_a_log_scale_with_round_numbers(tmp_path: Path) -> None:
     rows = [{"step": n, "perplexity": 30000 / 10**n} for n in range(4)]
     svg = curves.figure(curves.read_curves([save(tmp_path / "a", rows)])).svg()

@@ -21,7 +21,7 @@ from vgtools.io.artifact import Artifact, manifest_beside, open_features, read_m
 from vgtools.io.files import open_npy
 from vgtools.io.names import bare, is_jsonl, is_shards, is_table, refuse_stream
 from vgtools.io.streams import read_jsonl, read_text_rows
-from vgtools.models.sealed import check_written, read_run
+from vgtools.models.sealed import check_records, read_run
 from vgtools.reports.page import own_images
 from vgtools.reports.strips import ShownRows
 from vgtools.reports.vokens import open_bank
@@ -114,10 +114,7 @@ def read(
 def _run(folder: Path) -> Rows[dict[str, Any]]:
     """Return the records of a finished run."""
     info = read_run(folder)
-    file = folder / "metrics.jsonl"
-    sha256 = info.get("metrics", {}).get("sha256")
-    if sha256:
-        check_written(file, sha256)
+    file = check_records(folder, info)
     if not file.exists():
         return Rows(partial(iter, ()), manifest=info)
     return Rows(lambda: (row for _, row in read_jsonl(file)), manifest=info)

@@ -139,7 +139,7 @@ def show(
 
 def _show_runs(paths: Sequence[str], output: str | None, quiet: bool) -> None:
     """Write the curves of runs as a page or figure."""
-    from vgtools.models.sealed import check_written, read_run
+    from vgtools.models.sealed import check_records, read_run
     from vgtools.reports import curves
 
     refuse_if(output is None, "-o", "curves need a file: .html, .svg, .png or .pdf")
@@ -148,15 +148,12 @@ def _show_runs(paths: Sequence[str], output: str | None, quiet: bool) -> None:
     forms = (".html", ".svg", ".png", ".pdf")
     refuse_if(suffix not in forms, "-o", f"expected {', '.join(forms)}, got {output}")
     other = next((path for path in paths if not curves.is_run(path)), None)
-    refuse_if(
-        other is not None, None, f"{other}: expected a run like the others, with metrics.jsonl"
-    )
+    refuse_if(other, None, f"{other}: expected a run like the others, with metrics.jsonl")
     files = [os.path.join(path, curves.METRICS) for path in paths]
     target = output if is_stream(output) else page_path(output, files)
-    for path, file in zip(paths, files, strict=True):
-        finished = os.path.lexists(os.path.join(path, "run.json"))
-        if finished and (sha256 := read_run(path).get("metrics", {}).get("sha256")):
-            check_written(Path(file), sha256)
+    for path in paths:
+        if os.path.lexists(os.path.join(path, "run.json")):
+            check_records(path, read_run(path))
     found = curves.read_curves(paths)
     if suffix == ".html":
         data = curves.page(found, ", ".join(paths))

@@ -125,6 +125,18 @@ def check_written(file: Path, sha256: str) -> None:
     check_file(file, {"sha256": sha256}, "the run", _WAY_OUT)
 
 
+def check_records(run: str | Path, info: Mapping[str, Any]) -> Path:
+    """Return the file of a finished run's records, which may be missing if run.json names none.
+
+    Raises:
+        DataError: as `check_written`.
+    """
+    file = Path(run, "metrics.jsonl")
+    if sha256 := info.get("metrics", {}).get("sha256"):
+        check_written(file, sha256)
+    return file
+
+
 def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
     """Check the files of a run that its run.json names: those whose names start with `below`.
 

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -82,7 +83,8 @@ def read_curves(paths: Sequence[str]) -> list[Curve]:
     names = short_names(dict.fromkeys(map(os.path.normpath, paths)))
     found = list[Curve]()
     for path, name in names.items():
-        rows = [_drawable(flat_numbers(row)) for _, row in read_jsonl(Path(path, METRICS), {})]
+        read = chain.from_iterable(read_jsonl(file, {}) for file in _files(path))
+        rows = [_drawable(flat_numbers(row)) for _, row in read]
         if not any(row.keys() - {*_PLACES, "seed"} for row in rows):
             raise DataError("has no record yet with a number to draw", Path(path, METRICS))
         for seed in dict.fromkeys(row.get("seed") for row in rows):
@@ -92,6 +94,11 @@ def read_curves(paths: Sequence[str]) -> list[Curve]:
             alone = len(names) == 1 and seed is not None
             found.append(Curve(f"seed {seed:g}" if alone else name, own))
     return found
+
+
+def _files(run: str) -> list[Path]:
+    """Return the files of a run's records; a seed that still trains has its own."""
+    return [Path(run, METRICS), *Path(run).glob(f"seed-*/{METRICS}")]
 
 
 def _drawable(row: Mapping[str, float]) -> dict[str, float]:
