@@ -228,13 +228,9 @@ def _find_pictures(view: View, items: Sequence[Any], number: int, images: str) -
     used = view.used(items, number)
     pictures = report.BankPictures(bank, page.locate(images, [bank.ids[row] for row in used]))
     if used and not pictures.files:
-        example = f"{bank.ids[used[0]]!r:.80}"
-        raise DataError(
-            f"has none of the {len(used)} images that the {view.noun} name, such as {example}; "
-            "name the images that the bank was made from",
-            images,
-            code=Exit.NO_INPUT,
-        )
+        why = f"has none of the {len(used)} images that the {view.noun} name, such as"
+        why += f" {bank.ids[used[0]]!r:.80}; name the images that the bank was made from"
+        raise DataError(why, images, code=Exit.NO_INPUT)
     return pictures
 
 
