@@ -263,15 +263,16 @@ def test_what_cannot_be_made_again_has_no_makefile(
         assert len(capfd.readouterr().out.splitlines()) == (4 if name == "odd" else 2)
 
 
-def test_what_a_package_holds_is_not_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("index", ["builtin:emoji", "user/emoji@v1"])
+def test_what_a_package_or_hub_holds_is_not_missing(
+    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("t.txt").write_text("A dog.\n")
-    argv = ["vg", "vokenize", "t.txt", "--index", "builtin:emoji", "-o", "v.jsonl"]
+    argv = ["vg", "vokenize", "t.txt", "--index", index, "-o", "v.jsonl"]
     record("v.json", argv, "v.jsonl")
     lines, _ = said(capsys, "v.jsonl")
-    assert not [line for line in lines[1:] if "builtin" in line]
+    assert not [line for line in lines[1:] if "emoji" in line]
     made, _ = said(capsys, "v.jsonl", "--makefile")
     assert "v.jsonl: t.txt" in made
     assert not [line for line in made if "ln -s" in line and "emoji" in line]

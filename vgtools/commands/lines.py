@@ -12,6 +12,7 @@ import typer
 
 from vgtools import __version__
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.hub import is_hub_name
 from vgtools.io.names import file_of, is_unnamed, is_url
 
 # Parameters that name a model, which may be a file or folder, or a repository of a hub.
@@ -20,6 +21,11 @@ MODELS = (
     *("refs", "run", "runs", "teacher", "tokenizer"),
 )
 _BUILTIN = "builtin:"  # starts names that are in installed packages
+# Further parameters that take a repository on a model hub: an index, or rows of vg.
+FILES = (
+    *("corpora", "feats", "file", "index", "inputs"),
+    *("queries", "retrieved", "rows", "text", "texts", "vokens"),
+)
 _WRITTEN = ("output", "images_out", "noise", "page", "plot", "png", "submission")
 
 
@@ -68,7 +74,7 @@ class CommandLine:
         for one, is_model in self._names():
             for value in several(self.values.get(one.name)) if one.name not in _WRITTEN else ():
                 name = _name_in(one, value)[1]
-                yield name, is_model or name.startswith(_BUILTIN)
+                yield name, is_model or _is_elsewhere(one, name)
 
     def moved(self, folder: str) -> dict[str, Any]:
         """Return the values, with names of files as seen from here, not from a folder."""
@@ -77,7 +83,8 @@ class CommandLine:
         def change(one: Any, value: str, is_model: bool) -> str:
             head, name = _name_in(one, value)
             place = os.path.join(folder, name)
-            other = (is_model or name.startswith(_BUILTIN)) and not os.path.exists(file_of(place))
+            other = is_model or _is_elsewhere(one, name)
+            other = other and not os.path.exists(file_of(place))
             if os.path.isabs(name) or is_url(name) or is_unnamed(name) or other:
                 return value
             return head + os.path.relpath(place) + "/" * name.endswith("/")
@@ -102,6 +109,11 @@ def _name_in(one: Any, value: str) -> tuple[str, str]:
     """Return the parts of a value `TASK=FILE`; the first is empty for other parameters."""
     task, equals, name = value.partition("=") if "=" in str(one.metavar) else ("", "", value)
     return f"{task}{equals}", name
+
+
+def _is_elsewhere(one: Any, name: str) -> bool:
+    """Return whether a name is a package's or, where those are taken, a repository's on a hub."""
+    return name.startswith(_BUILTIN) or (one.name in FILES and is_hub_name(name))
 
 
 def is_list(one: Any) -> bool:

@@ -16,7 +16,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from vgtools.commands.completion import completer
 from vgtools.commands.config import CONFIG
-from vgtools.commands.lines import MODELS
+from vgtools.commands.lines import FILES, MODELS
 from vgtools.commands.topics import FIRST, Topic
 from vgtools.io import settings
 from vgtools.io.errors import storable
@@ -25,11 +25,6 @@ from vgtools.systems import placed
 # Short names by the name of the parameter: a letter has one meaning in all commands.
 _SHORT = {"encoder": "-e", "output": "-o", "tokenizer": "-t"}
 _MOST = 2**63  # numbers of the command line stay below: arrays and `islice` count no further
-# Further parameters that take a repository on a model hub: an index, or rows of vg.
-_FILES = (
-    *("corpora", "feats", "file", "index", "inputs"),
-    *("queries", "retrieved", "rows", "text", "texts", "vokens"),
-)
 Result = TypeVar("Result")
 
 
@@ -73,7 +68,7 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
             given = one if isinstance(one, list) else [one]
             if fault := next(filter(None, (_fault(item, declared[name]) for item in given)), ""):
                 raise typer.BadParameter(fault, param_hint=_flag(declared[name]))
-        for name in values.keys() & {*MODELS, *_FILES}:
+        for name in values.keys() & {*MODELS, *FILES}:
             values[name] = _placed_here(values[name], name in MODELS)
         for name, group in groups.items():
             values[name] = _filled(group, values)
