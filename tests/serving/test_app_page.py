@@ -127,6 +127,26 @@ def test_the_address_brings_a_text_and_its_word_back(tab: cdp.Browser, server: S
     assert tab.js("location.hash") == ""
 
 
+def test_a_page_shows_no_pictures_that_an_earlier_server_sent(
+    tab: cdp.Browser, server: Server
+) -> None:
+    sent = []
+    for _ in range(2):  # the browser keeps what the first visit got
+        tab.visit(server.url + f"#t={quote('a bus lit')}&i=image003&q=bus&a=0")
+        until(tab, "document.querySelector('#scene image') !== null")
+        until(tab, "document.querySelectorAll('.t img').length == 3")
+        sent = until(
+            tab,
+            """(() => {
+            const all = performance.getEntriesByType("resource");
+            const one = name => all.filter(entry => entry.name.includes(name));
+            const found = [one("/api/images/"), one("/api/regions/")];
+            return found.every(some => some.length) && found.flat().map(each => each.transferSize);
+            })()""",
+        )
+    assert all(sent), sent
+
+
 def test_a_dropped_picture_finds_its_neighbours(
     tab: cdp.Browser, embedding: Server, photos: Path
 ) -> None:

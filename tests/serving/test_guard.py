@@ -57,7 +57,16 @@ def test_pictures_are_served_by_row_alone(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil", "0", ""]
+    "host",
+    [
+        "evil.example",
+        "evil.example:80",
+        "localhost.evil.example",
+        "127.0.0.1.evil",
+        "127.0.0.1:80@evil.example",
+        "0",
+        "",
+    ],
 )
 def test_other_names_are_refused(server: Server, host: str) -> None:
     for path in ("/", "/api/index", "/api/images/1"):

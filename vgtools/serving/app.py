@@ -312,11 +312,13 @@ async def _body(request: Request, most: int) -> bytes:
     if length.isdecimal() and int(length) > most:
         raise HTTPException(413, why)
     parts = list[bytes]()
+    size = 0
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             async for part in request.stream():
                 parts.append(part)
-                if sum(map(len, parts)) > most:
+                size += len(part)
+                if size > most:
                     raise HTTPException(413, why)
     except TimeoutError:
         raise HTTPException(408, f"the body took over {_BODY_SECONDS} seconds") from None

@@ -100,7 +100,9 @@ class Guard:
         """Return the answer to a request that is refused, None for the others."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        name, colon, port = host.rpartition(":")
+        if not (colon and port.isdecimal()):
+            name = host
         if self._hosts is not None and name.lower() not in self._hosts:
             known = ", ".join(sorted(self._hosts))
             return failure(403, f"Host: expected one of {known}, got {host!r:.80}")

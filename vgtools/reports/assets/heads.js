@@ -1,5 +1,5 @@
 // The panel of a VisualBERT's heads: the attention to regions of a picture, head by head, for a word of a text.
-function attentionPanel(index, {ask, remember}) {
+function attentionPanel(index, {ask, remember, fresh}) {
   const [seek, sought, shelf, bench, scene, about, phrase, given, words, looks, grid, most] =
     ["seek", "sought", "shelf", "bench", "scene", "about", "phrase", "given", "words", "looks", "grid", "most"].map(id => document.getElementById(id));
   const {layers, heads} = index.attention, MOST_SHOWN = 6, NAMED = 3;  // regions of the table; regions with a number on the picture
@@ -36,7 +36,7 @@ function attentionPanel(index, {ask, remember}) {
     const item = node("li"), button = node("button"), image = node("img", "pic");
     image.alt = ""; image.loading = "lazy"; image.decoding = "async";
     image.onerror = () => image.classList.add("gone");
-    image.src = `api/regions/${one.row}`;
+    image.src = fresh(`api/regions/${one.row}`);
     button.type = "button"; button.title = [one.name || one.image, ...(one.captions || [])].join("\n");
     button.dataset.row = one.row;
     button.setAttribute("aria-label", one.name || one.image);
@@ -60,7 +60,7 @@ function attentionPanel(index, {ask, remember}) {
     }));
     const image = new Image();
     image.onload = () => { if (photo === one && !rows) draw({width: image.naturalWidth, height: image.naturalHeight, boxes: []}); };
-    image.src = `api/regions/${one.row}?side=640`;
+    image.src = fresh(`api/regions/${one.row}?side=640`);
     say(text);
   }
 
@@ -150,7 +150,7 @@ function attentionPanel(index, {ask, remember}) {
     const {width, height, boxes} = row, size = Math.max(width, height) / 26;
     scene.setAttribute("viewBox", `0 0 ${width} ${height}`);
     scene.setAttribute("aria-label", looks.textContent);
-    const parts = [drawing("image", {href: `api/regions/${photo.row}?side=640`, width, height, preserveAspectRatio: "none"})];
+    const parts = [drawing("image", {href: fresh(`api/regions/${photo.row}?side=640`), width, height, preserveAspectRatio: "none"})];
     const top = own[order[0]] || 1, strong = own.map(weight => (weight / top) ** 2), all = total(strong) || 1;
     const place = ([x1, y1, x2, y2]) => ({x: x1, y: y1, width: x2 - x1, height: y2 - y1});
     boxes.forEach((box, r) => {

@@ -4,7 +4,8 @@
     ["text", "context", "weight", "file", "said", "near", "lines", "card", "drop"].map(id => document.getElementById(id));
   const can = name => index.answers.includes(name);
   const MOST_LINES = 100, KEPT = 2000;  // lines of a page; answers that are kept
-  const version = Object.values(index.sha256).join("").slice(0, 12);  // another bank has other pictures at the same rows
+  // A browser keeps pictures: a server that starts again may have others at the same rows.
+  const fresh = address => `${address}${address.includes("?") ? "&" : "?"}loaded=${Math.round(performance.timeOrigin)}`;
   const fixed = (score, digits = 2) => Number(score).toFixed(digits);
 
   // ------------------------------------------------------------------------------------- requests
@@ -38,7 +39,7 @@
     const made = node("img", "pic");
     made.alt = ""; made.loading = "lazy"; made.decoding = "async";
     made.onerror = () => made.classList.add("gone");
-    if (index.pictures) made.src = `api/images/${row}?side=${side}#${version}`; else made.classList.add("gone");
+    if (index.pictures) made.src = fresh(`api/images/${row}?side=${side}`); else made.classList.add("gone");
     return made;
   }
   function strip(rows, scores, open) {
@@ -309,7 +310,7 @@
   text.addEventListener("input", () => { if (shown) close(); later(); });
   if (context) context.addEventListener("input", () => { if (shown) close(); weigh(); later(); });
   document.querySelector(".ask").addEventListener("submit", e => e.preventDefault());
-  const panel = index.attention ? attentionPanel(index, {ask, remember}) : null;
+  const panel = index.attention ? attentionPanel(index, {ask, remember, fresh}) : null;
   recall();
   if (!location.hash) text.focus();
 })();
