@@ -21,6 +21,8 @@ from vgtools.io.records import record_of
 
 CAPTIONS = "".join(f"{n}.jpg#{k}\tA {w} dog runs.\n" for n, w in enumerate("red old") for k in "01")
 
+NOTHING = "nothing that has a sha256 has changed"  # a folder of photos has none
+
 
 def vg(line: str) -> None:
     assert cli.run(shlex.split(line)) == 0, line
@@ -74,17 +76,17 @@ def test_a_lineage_leads_back_to_the_official_files(capsys: pytest.CaptureFixtur
         "  keys.jsonl: vg build-index captions.jsonl --keywords 3 -o keys.jsonl -q",
         f"    captions.jsonl: {prepare}",
         f"      official/tokens.txt: {tokens}",
-        "      official/photos: given",
+        "      official/photos: given, no sha256",
         f"  t.txt: given, sha256 {sha256_file('t.txt')[:12]}",
     ]
     lines, error = said(capsys, "found.jsonl/")
     assert sorted(lines) == sorted(expected)
-    assert (lines[:4], error) == (expected[:4], "vg lineage: nothing has changed since\n")
+    assert (lines[:4], error) == (expected[:4], f"vg lineage: {NOTHING} since\n")
     assert said(capsys, "images.jsonl", "-q") == (
         [
             f"images.jsonl: {prepare}",
             f"  official/tokens.txt: {tokens}",
-            "  official/photos: given",
+            "  official/photos: given, no sha256",
         ],
         "",
     )
@@ -116,7 +118,7 @@ def test_the_same_as_json_and_from_another_folder(
 def changed(capsys: pytest.CaptureFixture[str], name: str = "found.jsonl/") -> list[str]:
     lines, error = said(capsys, name)
     found = [line.strip().removeprefix("! ") for line in lines if line.strip().startswith("! ")]
-    count = f"{len(found)} change{'s' * (len(found) > 1)}" if found else "nothing has changed"
+    count = f"{len(found)} change{'s' * (len(found) > 1)}" if found else NOTHING
     assert error == f"vg lineage: {count} since\n"
     return found
 
@@ -174,6 +176,29 @@ def test_the_makefile_makes_it_again_in_an_empty_folder(
     done = subprocess.run(call, cwd=other, capture_output=True, text=True)
     assert (done.returncode, "official/tokens.txt: FAILED" in done.stdout) == (2, True)
     assert [path.name for path in other.iterdir()] == ["official"]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_takes_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "it's $x"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    text, made = r"50% of #1: $(t) 'a\b'.txt", r"100% %: #1 it's $$ a\b.jsonl"
+    Path(text).write_text("A dog.\n")
+    record(made.removesuffix("l"), ["vg", "prepare", "sentences", text, "-o", made], made)
+    lines, error = said(capsys, made, "--makefile")
+    assert error == "vg lineage: 1 change since\n"  # the record is of a file that was not made
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "Makefile").write_text("\n".join(lines) + "\n")
+    call = ["make", f"VG={sys.executable} -m vgtools"]
+    monkeypatch.setenv("PYTHONPATH", str(Path(cli.__file__).parents[1]))
+    done = subprocess.run(call, cwd=empty, capture_output=True, text=True)
+    assert (done.returncode, [*map(str, empty.glob("*.jsonl"))]) == (0, [str(empty / made)])
+    again = subprocess.run(call, cwd=empty, capture_output=True, text=True)
+    assert "Nothing to be done" in again.stdout
 
 
 @pytest.mark.usefixtures("copy")

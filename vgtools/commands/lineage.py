@@ -27,7 +27,8 @@ def lineage(
     and the command that made it; below it are the files that the command read. Lines with ! are
     changes since: a file is missing, has another sha256 or has been made again, or vg has another
     version. Manifests name files as the commands did: from the folder where they ran, which the
-    name of the output leads to. A file that is given has no manifest: vg did not make it.
+    name of the output leads to. A file that is given has no manifest: vg did not make it. A folder
+    of pictures has no sha256, so that changes in it are not seen.
 
     The Makefile makes X again in an empty folder. It links the files that vg did not make from
     FROM and compares them with their sha256; `make check` compares all that was made. On the same
@@ -59,5 +60,6 @@ def lineage(
     else:
         print(*found.text(), sep="\n")
     changed = len(found.changes())
-    since = amount(changed, "change") if changed else "nothing has changed"
-    note("lineage", f"{since} since", quiet)
+    known = all(node.record or node.sha256 for node in found.nodes.values())
+    same = "nothing has changed" if known else "nothing that has a sha256 has changed"
+    note("lineage", f"{amount(changed, 'change') if changed else same} since", quiet)

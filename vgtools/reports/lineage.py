@@ -204,7 +204,7 @@ def _line(text: str) -> str:
 
 def _command(node: Node) -> str:
     if node.record is None:
-        return "given" if not node.sha256 else f"given, sha256 {node.sha256:.12}"
+        return "given, no sha256" if not node.sha256 else f"given, sha256 {node.sha256:.12}"
     if node.line is None:
         return f"{shlex.join(node.record.body['argv'])} ({node.fault})"
     return shlex.join(["vg", *node.record.words()])
@@ -365,7 +365,9 @@ def makefile(lineage: Lineage) -> str:
 
 def _rule(target: str, sources: list[str], lines: list[str]) -> str:
     recipe = "".join(f"\t{line}\n" for line in lines if line)
-    return f"{_escaped(target)}: {' '.join(map(_escaped, sources))}".rstrip() + f"\n{recipe}"
+    # A % has a meaning in a target only: elsewhere, a backslash before it is a part of the name.
+    name = _escaped(target).replace("%", "\\%")
+    return f"{name}: {' '.join(map(_escaped, sources))}".rstrip() + f"\n{recipe}"
 
 
 def _quoted(word: str) -> str:
@@ -375,7 +377,7 @@ def _quoted(word: str) -> str:
 
 def _escaped(name: str) -> str:
     """Return the name of a target or prerequisite."""
-    return re.sub(r"([\s#:%\\])", r"\\\1", _one_line(name)).replace("$", "$$")
+    return re.sub(r"([\s#:])", r"\\\1", _one_line(name)).replace("$", "$$")
 
 
 def _one_line(name: str) -> str:
