@@ -227,6 +227,12 @@ def test_a_wrong_setting_is_refused_at_once(bank: vg.ImageBank) -> None:
         assert (str(caught.value), caught.value.code) == (why, 2)
 
 
+@pytest.mark.parametrize("ask", [vg.vokenize, vg.retrieve])
+def test_the_name_of_an_index_has_to_be_opened_first(ask: Any) -> None:
+    with pytest.raises(TypeError, match=r"that vg\.open_index opened, got 'bank\.faiss'"):
+        ask("A dog.", "bank.faiss")
+
+
 def test_an_encoder_is_the_one_of_the_reference(tiny: Path) -> None:
     found = vg.load_encoder(tiny / "encoder", device="cpu")
     assert (found.width, found.layers) == (16, 3)

@@ -549,6 +549,19 @@ def test_bad_input_is_named_with_its_row_and_the_way_out(
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(("kind", "each"), [("tag", 2), ("answer", 1)])
+def test_labels_that_are_listed_are_those_of_the_part(
+    kind: str, each: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    row = {"text": "a b", "tags": ["X", "Y"], "question": "a", "context": "a b", "answers": ["b"]}
+    (tmp_path / "d.jsonl").write_text("".join(f"{json.dumps(row | {'id': i})}\n" for i in "01234"))
+    assert vg("finetune", kind, tmp_path / "d.jsonl", "--hold-out", 0.5, "--list") == 0
+    train, dev = printed(capfd)
+    assert train["examples"] + dev["examples"] == 5
+    for part in (train, dev):
+        assert sum(row["count"] for row in part["labels"]) == part["examples"] * each
+
+
 def test_a_label_that_only_the_dev_set_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -214,7 +214,7 @@ def vokenize(
         DataError: the index finds no images of tokens, or a setting is wrong (`code` 2); in the
             loop, a text is not as expected (65), with its number.
     """
-    answer = index._answer("vokenize", VokenAnswer)
+    answer = _open(index)._answer("vokenize", VokenAnswer)
     settings = _settings(answer, k=k, min_score=min_score, context=context)
     window = max(1, _WINDOW // k)
     return _answers(answer, settings, texts, VokenRow, index._shown, window)
@@ -241,7 +241,7 @@ def retrieve(
     Raises:
         DataError: as `vokenize`.
     """
-    answer = index._answer("retrieve", ImageAnswer)
+    answer = _open(index)._answer("retrieve", ImageAnswer)
     settings = _settings(answer, k=k, not_own=int(not_own))
     return _answers(answer, settings, texts, ImageRow, index._shown, _WINDOW)
 
@@ -297,6 +297,12 @@ def load_encoder(
 
 def _place(name: Path, models: bool = False) -> str:
     return local(placed(fspath(name), models))
+
+
+def _open(index: object) -> ImageBank:
+    if isinstance(index, ImageBank):
+        return index
+    raise TypeError(f"expected an index that vg.open_index opened, got {index!r:.60}")
 
 
 def _connect(offline: bool) -> None:

@@ -18,7 +18,7 @@ from vgtools.io.errors import DataError
 from vgtools.io.names import refuse_stream
 from vgtools.io.streams import read_jsonl
 from vgtools.tasks.examples import Example, ReadStats, VisualExample, describe_forms
-from vgtools.tasks.kinds import KINDS, answer
+from vgtools.tasks.kinds import KINDS, answer, tag
 from vgtools.tasks.predictions import (
     Items,
     Joined,
@@ -70,9 +70,7 @@ def read_examples(
         stats.rows += 1
         if isinstance(example.label, float):
             stats.scores.append(example.label)
-        if isinstance(example.label, int):
-            number = example.label
-            stats.labels[task.labels[number] if task.labels else str(number)] += 1
+        stats.labels.update(_labels(task, example))
         yield example
     if not stats.rows:
         found = "holds no examples"
@@ -82,6 +80,17 @@ def read_examples(
             why = f"none of its {len(seen)} examples falls into this part of --hold-out"
             raise DataError(f"{why}; choose another share", path)
         raise DataError(f"{found}; expected {describe_forms(task, unlabelled)}", path)
+
+
+def _labels(task: Task, example: Example) -> Iterable[str]:
+    """Return the names of the classes of an example."""
+    if isinstance(example, tag.TaggedExample):
+        return tag.labels(task, example)
+    if task.kind == "span":
+        return ["unanswerable" if example.is_impossible else "answerable"]
+    if isinstance(example.label, int):
+        return [task.labels[example.label] if task.labels else str(example.label)]
+    return []
 
 
 def read_split(

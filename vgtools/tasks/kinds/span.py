@@ -47,9 +47,7 @@ def read(
     A table of one's own has a question and a context in each row, with its line.
     """
     if task.own is not None:
-        for line, example in _read_own(task, path, unlabelled, stats):
-            stats.labels["unanswerable" if example.is_impossible else "answerable"] += 1
-            yield line, example
+        yield from _read_own(task, path, unlabelled, stats)
         return
     for at, article in json_rows(path, "data", "articles", describe_forms(task)):
         for p, paragraph in enumerate(json_field(article, "paragraphs", list, at, path)):
@@ -57,10 +55,7 @@ def read(
             context = json_field(paragraph, "context", str, where, path)
             for q, row in enumerate(json_field(paragraph, "qas", list, where, path)):
                 place = f"{where}.qas[{q}]"
-                example = _question(task, row, context, unlabelled, place, path, stats)
-                named = "unanswerable" if example.is_impossible else "answerable"
-                stats.labels[named] += 1
-                yield None, example
+                yield None, _question(task, row, context, unlabelled, place, path, stats)
 
 
 def _read_own(

@@ -85,8 +85,12 @@ def read(
         if has_entities(task):
             _count_schemes(_names(task, tags), stats)
         found = _iob2(task, tags)
-        stats.labels.update(str(class_name(task, tag)) for tag in found if tag != _NO_TAG)
         yield sentence.line, TaggedExample(sentence.id or str(number), sentence.text, tags=found)
+
+
+def labels(task: Task, example: TaggedExample) -> Iterator[str]:
+    """Yield the names of the tags of an example that are scored."""
+    return (str(class_name(task, tag)) for tag in example.tags if tag != _NO_TAG)
 
 
 def tag_lines(task: Task, path: str) -> dict[str, int]:
