@@ -39,7 +39,8 @@ def is_compound(word: str) -> bool:
         if word[end:] in seen:
             for link in LINKS:
                 if word[:end].endswith(link) and word[: end - len(link)] in seen:
-                    return end - len(link) >= LEAST
+                    if end - len(link) >= LEAST:
+                        return True
     return False
 
 
