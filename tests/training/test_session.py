@@ -430,6 +430,7 @@ def test_a_run_whose_input_changed_while_it_trained_is_not_finished(tmp_path: Pa
 def test_a_terminal_gets_a_line_per_record_and_a_pipe_gets_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     valid = {"images": 400, "word": {"r1": 16.84, "r5": 44.61}, "concept": None}
     record = {"epoch": 2, "lr": 2.1566e-07, "loss": 0.0, "valid": valid, "best": True, "x": False}
     printed = {}
@@ -442,4 +443,5 @@ def test_a_terminal_gets_a_line_per_record_and_a_pipe_gets_json(
         printed[terminal] = out.buffer.getvalue().decode()
     assert json.loads(printed[False]) == record
     expected = "epoch 2, lr 2.157e-07, loss 0, valid (images 400, word (r1 16.84, r5 44.61)), best"
-    assert printed[True] == f"{expected}\n"
+    # The row takes the line of the progress, which is drawn again below it.
+    assert printed[True] == f"\r\x1b[2K{expected}\n"

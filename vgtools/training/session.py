@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import signal
 import sys
 import time
@@ -174,8 +175,10 @@ class Session:
         """Print records on the standard output of the first process: JSON unless people read it."""
         if self.first:
             terminal = self._out.isatty()
+            # The progress may be in the line where the row is printed.
+            clear = "\r\x1b[2K" if os.environ.get("TERM") != "dumb" else ""
             for record in records:
-                line = f"{record_line(record)}\n".encode() if terminal else dumps(record)
+                line = f"{clear}{record_line(record)}\n".encode() if terminal else dumps(record)
                 self._out.buffer.write(line)
                 if self._log is not None:
                     self._log(record)
