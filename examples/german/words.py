@@ -38,9 +38,9 @@ def is_compound(word: str) -> bool:
     for end in range(LEAST, len(word) - LEAST + 1):
         if word[end:] in seen:
             for link in LINKS:
-                if word[:end].endswith(link) and word[: end - len(link)] in seen:
-                    if end - len(link) >= LEAST:
-                        return True
+                first = word[:end].removesuffix(link)
+                if word[:end].endswith(link) and len(first) >= LEAST and first in seen:
+                    return True
     return False
 
 
