@@ -185,7 +185,7 @@ def test_make_takes_any_name(
     folder = tmp_path / "it's $x"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    text, made = r"50% of #1: $(t) 'a\b'.txt", r"100% %: #1 it's $$ a\b.jsonl"
+    text, made = r"50% = #1: $(t) 'a\b'.txt", r"a=100% %: #1 it's $$ a\b.jsonl"
     Path(text).write_text("A dog.\n")
     record(made.removesuffix("l"), ["vg", "prepare", "sentences", text, "-o", made], made)
     lines, error = said(capsys, made, "--makefile")

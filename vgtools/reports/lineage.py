@@ -273,6 +273,7 @@ VG ?= vg
 TORCHRUN ?= torchrun
 SHA256 ?= sha256sum
 FROM ?= {base}
+EQUALS := =
 .PHONY: all check
 all: {goal}
 """
@@ -377,7 +378,8 @@ def _quoted(word: str) -> str:
 
 def _escaped(name: str) -> str:
     """Return the name of a target or prerequisite."""
-    return re.sub(r"([\s#:])", r"\\\1", _one_line(name)).replace("$", "$$")
+    name = re.sub(r"([\s#:])", r"\\\1", _one_line(name)).replace("$", "$$")
+    return name.replace("=", "$(EQUALS)")  # a line with a = would set a variable
 
 
 def _one_line(name: str) -> str:
