@@ -124,7 +124,7 @@ def render(
     return page.encode()
 
 
-_WHOLE = 6000  # tiles; as in `assets/gallery.js`, which draws a page of fewer tiles whole
+_WHOLE = 1200  # tiles; as in `assets/gallery.js`, which draws a page of fewer tiles whole
 _SCREEN = 400
 
 

@@ -3,7 +3,8 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const [main, bar, find, said, nothing, rest] = ["main", ".bar", "#find", "#said", "#nothing", "#rest"].map(name => document.querySelector(name));
 const count = (n, one, many = one + "s") => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
-const BLOCK = 40, NEAR = 600, WHOLE = 6000;  // size of a block, px drawn beyond the window, size of a page that is drawn whole
+// Size of a block, px drawn beyond the window, and sizes of a page that is drawn, or printed, whole: a tile takes up to four nodes.
+const BLOCK = 40, NEAR = 600, WHOLE = 1200, PRINTED = 6000;
 
 // Pictures that the first rows do not show get their rule when a row first shows them.
 const late = new Map((data.late ?? []).flatMap(([image, ...names]) => names.map(name => [name, image])));
@@ -51,7 +52,7 @@ function gallery({size, draw, match, summary, close}) {
   function step() {
     let start = 0, end = 0, y = above.getBoundingClientRect().top, drawn = 0;
     if (printing || (total <= WHOLE && find.value === "")) {
-      while (end < blocks.length && (drawn += blocks[end].size) <= WHOLE) end++;
+      while (end < blocks.length && (drawn += blocks[end].size) <= PRINTED) end++;
     } else {
       start = blocks.length;
       blocks.forEach((block, i) => {
