@@ -54,3 +54,11 @@ def test_one_part_is_not_wrapped_and_slices_are_views() -> None:
 def test_rows_of_unlike_length_are_filled_up() -> None:
     assert padded([[1, 2], [3]], -1, np.int32).tolist() == [[1, 2], [3, -1]]
     assert padded([], 0, np.float32).shape == (0, 0)
+
+
+def test_no_part_is_rounded_to_the_type_of_another() -> None:
+    parts = [np.ones((2, 3), np.float16), np.full((2, 3), 70001, np.float32)]
+    both = stacked(parts)
+    assert both.dtype == np.float32
+    assert np.array_equal(both[np.array([3, 0])], [[70001] * 3, [1] * 3])
+    assert np.array_equal(np.asarray(both), np.concatenate(parts))

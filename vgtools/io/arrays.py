@@ -40,7 +40,7 @@ class _Stacked:
         self._parts = parts
         self._starts = np.cumsum([0, *map(len, parts)])  # first row of each part, and their end
         self.shape: tuple[int, ...] = (int(self._starts[-1]), *parts[0].shape[1:])
-        self.dtype = parts[0].dtype
+        self.dtype = np.result_type(*{part.dtype for part in parts})  # no part is rounded
         self.ndim = len(self.shape)
         self.size = math.prod(self.shape)
 
