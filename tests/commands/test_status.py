@@ -118,5 +118,8 @@ def test_a_plan_that_was_edited_and_sealed_again(
 def test_what_is_no_folder_of_shards(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert vg(["status", f"{tmp_path}/"]) == Exit.NO_INPUT
     assert "expected a folder of shards" in capfd.readouterr().err
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    assert vg(["status", str(tmp_path / "rows.jsonl")]) == Exit.NO_INPUT
+    assert "expected a folder of shards" in capfd.readouterr().err
     (tmp_path / "plan.json").write_text('{"config": {}')
     assert vg(["status", f"{tmp_path}/"]) == Exit.DATA

@@ -26,7 +26,7 @@ def folder_status(path: str) -> dict[str, Any]:
         DataError: the folder holds no shards (66), or its plan is damaged (65).
     """
     folder = path.rstrip("/") if is_url(path) else os.path.realpath(path)
-    body = read_plan(os.path.join(folder, PLAN))
+    body = None if os.path.isfile(folder) else read_plan(os.path.join(folder, PLAN))
     if body is None:
         why = f"holds no {PLAN}: expected a folder of shards, such as X.npy/"
         raise DataError(why, path, code=Exit.NO_INPUT)

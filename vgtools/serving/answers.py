@@ -308,12 +308,16 @@ class AttentionAnswer(Answerer):
                 long for the model.
         """
         found = list[Query]()
+        lengths = dict[str, int]()  # a text with many phrases is tokenised once
         for query in read_queries(window):
             image = query.image
             if image not in self._images:
                 why = f"{self._regions.path} holds no regions of the image {image!r:.80}"
                 raise DataError(why, REQUEST, query.line)
-            length = len(tokenize(self._encoder.tokenizer, [query.text]).ids)
+            length = lengths.get(query.text)
+            if length is None:
+                length = len(tokenize(self._encoder.tokenizer, [query.text]).ids)
+                lengths[query.text] = length
             if length > self._encoder.max_tokens:
                 why = f"has {length} tokens, the model takes {self._encoder.max_tokens}"
                 raise DataError(why, REQUEST, query.line)

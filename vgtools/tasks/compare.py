@@ -103,7 +103,8 @@ def check_examples(run: TaskRun, base: TaskRun) -> None:
     )
     if made != expected:
         why = f"its {run.split} examples have sha256 {made}, the examples of {base.path} {expected}"
-        raise DataError(f"{why}; fine-tune both on the same file", run.path / "run.json")
+        way_out = "fine-tune both on the same file, with the same columns"
+        raise DataError(f"{why}; {way_out}", run.path / "run.json")
 
 
 def aligned(one: Items, other: Items, file: str | Path) -> Items:

@@ -25,7 +25,8 @@ def log_to(name: str | None) -> str | None:
     """
     global _chosen
     if name is not None and not (find_spec("accelerate") and find_spec(name)):
-        why = f"--log-to {name} needs packages: pip install 'vgtools[trackers]' {name}"
+        more = "" if name == "tensorboard" else f" {name}"
+        why = f"--log-to {name} needs packages: pip install 'vgtools[trackers]'{more}"
         raise DataError(why, code=Exit.UNAVAILABLE)
     _chosen = name
     return name
