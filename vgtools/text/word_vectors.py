@@ -89,7 +89,7 @@ def _open_builtin(ref: str) -> WordVectors:
     from pyarrow import parquet
 
     folder = Path(spec.origin).parent
-    names = parquet.read_table(folder / words).column(0).to_pylist()
+    names = parquet.ParquetFile(folder / words).read().column(0).to_pylist()
     hashes = [sha256_file(folder / array), sha256_file(folder / words)]
     return _word_vectors(ref, open_npy(folder / array, ndim=2), names, hashes)
 
