@@ -98,11 +98,14 @@ def test_logits_beyond_the_range_of_exp() -> None:
     assert rows.grad[:, 0].tolist() == pytest.approx([0.5, -0.5 * q])
 
 
+@pytest.mark.parametrize("width", [3, 9])  # fewer and more columns than rows
 @pytest.mark.parametrize("chunk", [1, 3, 16])
-def test_gradients_in_double_precision_are_those_of_finite_differences(chunk: int) -> None:
+def test_gradients_in_double_precision_are_those_of_finite_differences(
+    chunk: int, width: int
+) -> None:
     torch.manual_seed(0)
     target = torch.tensor([0, 4, 4, 1, 2, 3, 0])
-    shapes = ((7, 3), (5, 3), (5,))
+    shapes = ((7, width), (5, width), (5,))
     given = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
 
     def loss(rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:

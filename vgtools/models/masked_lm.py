@@ -173,6 +173,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias_grad = None
         if learn and bias is not None:
             bias_grad = torch.zeros_like(bias, dtype=wide)
+        # One factor of the table's product is copied to lie in rows. More rows than columns have
+        # larger logits than the table is: then its gradient is (H, C) until the end.
+        across = rows.shape[0] > rows.shape[1]
         # All chunks use this buffer in turn, so that so much memory is allocated only once.
         memory = low_rows.new_empty(min(chunk, len(rows)), len(weight))
         for start in range(0, len(rows), chunk):
@@ -194,11 +197,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     bias_grad += grad.sum(0)
                 grad = grad.to(dtype)
                 add_product(rows_grad[start : start + chunk], grad, low_weight)
+                factors = (part.T, grad) if across else (grad.T, part)
                 if weight_grad is not None:
-                    add_product(weight_grad, grad.T, part)
+                    add_product(weight_grad, *factors)
                 elif table_learns:
-                    weight_grad = product(grad.T, part).to(wide)
+                    weight_grad = product(*factors).to(wide)
         if learn:
+            if weight_grad is not None and across:
+                weight_grad = weight_grad.T.contiguous()
             ctx.save_for_backward(rows_grad, weight_grad, bias_grad)
             ctx.dtypes = rows.dtype, weight.dtype
         return total
@@ -232,7 +238,8 @@ def linear_cross_entropy(
         bias: (C,) or None.
         target: (N,) int64 below C.
         dtype: type of the products; sums and the softmax are at least float32.
-        chunk: rows at a time; by default as many as fit in 64 MB of logits (512 MB on a GPU).
+        chunk: rows at a time; by default as many as fit in 64 MB of logits (512 MB on a GPU), or
+            in the memory of `weight`.
 
     Returns:
         Scalar, the sum over N; 0 for N = 0.
@@ -272,5 +279,9 @@ def token_losses(
 
 
 def _chunk(rows: Tensor, weight: Tensor) -> int:
-    """Return how many rows of logits fit in 64 MB, or 512 MB on a GPU."""
-    return max(1, (1 << (27 if rows.is_cuda else 24)) // len(weight))
+    """Return how many rows of logits fit in 64 MB, 512 MB on a GPU, or the memory of `weight`.
+
+    The gradient of `weight` takes that much in any case, and each chunk reads and writes all of it.
+    """
+    numbers = max(1 << (27 if rows.is_cuda else 24), weight.numel())
+    return max(1, numbers // len(weight))
