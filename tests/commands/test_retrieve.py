@@ -348,6 +348,9 @@ def test_flags_that_do_not_fit_the_index_are_usage_errors(
     code, message = refused(capsys, corpus, "--index", scene)
     assert code == 65
     assert 'has keys "smells", expected one of matcher, captions, nouns, keywords' in message
+    (tmp_path / "scene.json").write_text(json.dumps(body | {"keys": {}}))
+    code, message = refused(capsys, corpus, "--index", scene)
+    assert (code, '"keys"' in message) == (65, True)
 
 
 # -------------------------------------------------------------------------------- scene and objects

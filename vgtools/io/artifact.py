@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     # that `vg --help` may take.
     from vgtools.io.arrays import Array
 
-_KIND = {"kind?": (str, type(None)), "held_out?": SIZE}
+_KIND = {"kind?": (str, type(None)), "held_out?": SIZE, "keys?": str}
 
 # The file and the command that writes it, by the kind of its manifest.
 _WRITERS = {

@@ -147,7 +147,7 @@ class Evaluation:
         language: str = "en",
     ) -> None:
         if not rows:
-            raise DataError("there are no captions to evaluate on; --split names their split")
+            raise DataError("there are no captions to evaluate on")
         self._feats = bank.array
         self._ids = bank.ids
         self._parser = parser
