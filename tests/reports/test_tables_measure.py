@@ -18,10 +18,11 @@ def test_groups_have_a_table_of_their_own() -> None:
         record("run/mlm", "a.jsonl", "all"),
         record("run/vokens", "a.jsonl", "all", value=0.6, difference=gain),
         record("run/mlm", "a.jsonl", "island", items=30),
-        record("run/vokens", "b.tsv", "all", left_out=3),
+        record("run/vokens", "b.tsv", "all", left_out=3, majority=0.5254),
     ]
     first, groups = measure_tables(records)
-    assert first.headings == ["Encoder", "a.jsonl: accuracy, 1,200", "b.tsv: accuracy, 1,200"]
+    blind = "b.tsv: accuracy, 1,200, majority 0.525"
+    assert first.headings == ["Encoder", "a.jsonl: accuracy, 1,200", blind]
     assert first.rows == [
         ["mlm", "0.500 ± 0.125", "–"],
         ["vokens", "0.600, +0.100 ± 0.090 *", "0.500 ± 0.125"],

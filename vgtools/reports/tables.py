@@ -719,7 +719,9 @@ def _measured(
     rows = dict[str, dict[str, str]]()
     for record in records:
         measure = MEASURES.get(record["statistic"], record["statistic"])
-        headings[record[column]] = f"{record[column]}: {measure}, {record['items']:,}"
+        blind = f", majority {record['majority']:.3f}" if "majority" in record else ""
+        heading = f"{record[column]}: {measure}, {record['items']:,}{blind}"
+        headings[record[column]] = heading
         gain = record.get("difference")
         cell = f"{record['value']:.3f}"
         if gain is None:
