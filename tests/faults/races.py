@@ -42,7 +42,7 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         names = [case.words[-1]] * 3
     seed = 10 * int(detail.partition(".")[2])
     calls = [
-        space.call(case, Fault("slow", seed + i), argv=[*case.words[:-1], name])
+        space.call(case, Fault("slow", seed + i), argv=[*_beside(name, case, expected), name])
         for i, name in enumerate(names)
     ]
     done = space.server.run(*calls)
@@ -63,6 +63,12 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
             found.pop(name, None)
         changes = difference(found, data_of(expected))
     return Outcome(trial, "different" if changes else "", changes)
+
+
+def _beside(name: str, case: Case, written: Tree) -> list[str]:
+    """Return the words before the output's name, with other outputs in that one's folder."""
+    folder = os.path.dirname(name)
+    return [os.path.join(folder, word) if word in written else word for word in case.words[:-1]]
 
 
 class _Reader:
