@@ -78,7 +78,8 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     if verdict:
         return Outcome(trial, verdict, f"{what}: {said}")
     manifest = path.suffix == ".json" and "/" not in name  # its notes may differ, not the data
-    if done.code == 0 and re.search(r"/(\d{6}\.json|.*\.errors\.jsonl)$", name) and state == "done":
+    complete = state == "done" or "is up to date" in done.err  # a kill may come after the last file
+    if done.code == 0 and re.search(r"/(\d{6}\.json|.*\.errors\.jsonl)$", name) and complete:
         # What no command reads of a complete folder of shards: commits and notes.
         expected = {key: value for key, value in expected.items() if key != name}
         path.unlink(missing_ok=True)
@@ -92,9 +93,14 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     if done.code == Exit.CANNOT_CREATE:
         more = ["--restart"] if case.restart else []
         again = space.run(case, more=more, limit=True)
-        # Files that the command wrote before are made again: their manifests name its flags.
+        # Files that the command wrote before are made again: their manifests name its flags. An
+        # unfinished run may be discarded, as --restart asks, before a file next to it is met.
         trees = (data_of(space.tree()), data_of(before))
-        kept = ({k: t[k] for k in t if not k.endswith(".lock")} for t in trees)
+        left_out = () if name.startswith("run/") else ("run/",)
+        kept = (
+            {k: t[k] for k in t if not (k.endswith(".lock") or k.startswith(left_out))}
+            for t in trees
+        )
         changes = difference(*kept)
         if again.code == Exit.CANNOT_CREATE and "--restart" not in done.err:
             return Outcome(trial, "different" if changes else "", f"{what}: refused, but {changes}")
