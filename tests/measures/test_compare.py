@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from vgtools.io.errors import DataError
-from vgtools.measures.compare import compare, left_out
+from vgtools.measures.compare import compare, left_out, out_of_reach
 from vgtools.measures.evaluation import GoldItems, Measured
 from vgtools.tasks.metrics import paired_bootstrap, spearman
 
@@ -87,3 +87,12 @@ def test_too_few_items_are_refused() -> None:
     own[:2] = 1
     with pytest.raises(DataError, match="2 of its 40 items are known to all; 3 are needed"):
         compare([Measured(one.items, [own])], {"a": [0]}, 100)
+
+
+def test_samples_that_cannot_reach_a_corrected_p() -> None:
+    """The least p of 999 samples is 1 / 1000: of 50 differences Holm makes it 0.05."""
+    records = [{"difference": {}}] * 50 + [{}]
+    (remark,) = out_of_reach(records, 999)
+    assert remark.endswith("999 samples are too few; take --samples 2000, or fewer encoders")
+    assert out_of_reach(records, 1000) == []
+    assert out_of_reach(records[1:], 999) == []

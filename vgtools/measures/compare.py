@@ -16,7 +16,7 @@ from vgtools.analysis.bootstrap import ends
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.measures.evaluation import LEAST, PERMUTED, STATISTICS, GoldItems, Measured
-from vgtools.tasks.compare import holm
+from vgtools.tasks.compare import SIGNIFICANT, holm
 from vgtools.tasks.metrics import bootstrap, paired_difference
 from vgtools.tasks.table import LOWER_IS_BETTER
 
@@ -136,6 +136,16 @@ def _statistics(
                 change["items_for_point"] = math.ceil(kept.sum() * (_FOUND * error / 0.01) ** 2)
             found[name]["difference"] = change
     return found
+
+
+def out_of_reach(records: Sequence[Record], samples: int) -> list[str]:
+    """Return a remark if no p of so few samples is significant after Holm's correction."""
+    count = sum("difference" in record for record in records)
+    if count < SIGNIFICANT * (samples + 1):
+        return []
+    enough = math.ceil(2 * count / SIGNIFICANT / 1000) * 1000
+    why = f"none of {count:,} differences can be significant after Holm's correction"
+    return [f"{why}: {samples:,} samples are too few; take --samples {enough}, or fewer encoders"]
 
 
 def left_out(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
