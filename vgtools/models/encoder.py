@@ -304,11 +304,20 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
 
     Everything is on the disk when `complete` is written, last, with the fingerprint.
     """
-    from safetensors import SafetensorError
-
     folder = Path(folder)
     claim_run(folder, "complete", own.begins(b""))
     own.remove_tree(folder, RUN_FILES)
+    try:
+        _write_pretrained(folder, encoder)
+    except BaseException:  # without `complete` nothing would show that vg wrote it
+        own.remove_tree(folder, RUN_FILES)
+        raise
+    sync_dir(folder.parent)
+
+
+def _write_pretrained(folder: Path, encoder: Encoder) -> None:
+    from safetensors import SafetensorError
+
     with quiet_transformers():
         try:
             encoder.model.save_pretrained(folder)
@@ -326,7 +335,6 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
             with open(file, "rb") as stream:
                 os.fsync(stream.fileno())
     atomic_write(folder / "complete", encoder.fingerprint.encode())
-    sync_dir(folder.parent)
 
 
 def _system_error(error: Exception) -> OSError:

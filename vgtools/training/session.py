@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -471,6 +471,10 @@ class TrainingRun:
         """Remove the files of a run in a folder of this one, apart from the files that it kept."""
         for path in _own_files(self.path / part):
             own.remove(path)
+        lock = Path(f"{self.path / part}.lock")
+        if lock.exists():  # a kill after its last step left it; another process may remove it first
+            with suppress(DataError), Lock(self.path / part):
+                pass
 
     def save(self) -> None:
         """Write a checkpoint and the records so far; every process calls it, the first writes."""
