@@ -383,7 +383,8 @@ class TrainingRun:
     def _check_folder(self, begun: bool) -> None:
         proofs = {"run.json": is_run_json, _CHECKPOINT: is_checkpoint, _BEST: is_checkpoint}
         ours = [name for name in proofs if (self.path / name).exists()]
-        for name in ours:
+        # A run in a folder of another run is that run's.
+        for name in [] if own.is_claimed(self.path) else ours:
             own.check(self.path / name, proofs[name])
         if not (ours or begun or all(map(own.is_temporary, self.path.glob("*")))):
             why = "is neither empty nor a run of vg; choose another -o"
