@@ -279,7 +279,7 @@ _ON = (
     " --batch-size 4 --block 24 --steps 2 --device cpu -q -o run"
 )
 _REGIONS = (
-    "pretrain grounding in/pairs.jsonl --strategy both --regions in/regions.npy -e in/joint"
+    "pretrain grounding in/pairs.jsonl --strategy i2t --regions in/regions.npy -e in/joint"
     " --batch-size 8 --block 24 --steps 2 --device cpu -q -o run"
 )
 _FIND = (

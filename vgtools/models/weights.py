@@ -163,8 +163,10 @@ def _save_noisy(
         if others:
             refuse(f"has {min(others).relative_to(folder)}, which is not of the run")
         own.claim(folder)
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        refuse("exists and is not a run of vg")
+    elif folder.exists():
+        if not folder.is_dir() or any(folder.iterdir()):
+            refuse("exists and is not a run of vg")
+        own.claim(folder)  # an empty folder is replaced
     source, tensors = read_weights(ref, offline=offline)
     if not encoder_weights(tensors):
         raise DataError("has no weights of an encoder (embeddings, encoder, transformer)", source)
