@@ -37,6 +37,7 @@ def build(folder: Path) -> None:
     _located()
     _words()
     _language()
+    _pieces()
     _visual()
     _grounded()
     _clip(Path("clip"))
@@ -333,6 +334,19 @@ def _located() -> None:
     save_instances(Path("instances.json"))
     flags = ("--matcher", "retriever", "--feats", "cells.npy", "--device", "cpu", "-q")
     _run("locate", "queries.jsonl", *flags, "-o", "heat.jsonl")
+
+
+def _pieces() -> None:
+    """Write word vectors, judgements and norms of words that the language model's tokenizer has."""
+    from tests.tiny.grounding import save_vectors
+
+    texts = Path("plain.txt").read_text().split()
+    words = [word for word in dict.fromkeys(texts) if len(word) == 3][:12]
+    save_vectors(Path("pieces.npy"), {word: (n, n * n) for n, word in enumerate(words)})
+    judged = (f"{a}\t{b}\t{n % 7}\n" for n, (a, b) in enumerate(pairwise(words)))
+    Path("judged.pieces.tsv").write_text("".join(judged))
+    rows = ({"word": word, "value": n % 5} for n, word in enumerate(words))
+    _jsonl(Path("pieces.norms.jsonl"), rows)
 
 
 def _words() -> None:

@@ -508,15 +508,16 @@ CASES = (
     ),
     Case(
         "measure",
-        "measure in/words.npy in/lm --on in/judged.tsv --on in/norms.jsonl"
-        " --contexts in/scenes.jsonl --masked in/plain.txt --thirds in/norms.jsonl"
+        "measure in/pieces.npy in/lm --on in/judged.pieces.tsv --on in/pieces.norms.jsonl"
+        " --contexts in/plain.txt --masked in/plain.txt --thirds in/pieces.norms.jsonl"
         " --samples 100 --device cpu -q -o items.jsonl",
         (
-            "judged.tsv table",
-            "norms.jsonl jsonl",
-            "scenes.jsonl jsonl",
+            "judged.pieces.tsv table",
+            "pieces.norms.jsonl jsonl",
             "plain.txt text",
-            *_WORDS,
+            "pieces.npy npy!",
+            "pieces.ids ids!",
+            "pieces.json manifest",
             *_LM,
         ),
         restart=False,

@@ -14,6 +14,7 @@ import textwrap
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -714,6 +715,24 @@ def test_a_restart_of_a_run_that_was_published_half_knows_its_files(
             out.write(b"again\n")
             out.finish(kind="numbers")
         assert path.read_bytes() == b"again\n"
+
+
+def test_a_restart_on_a_full_disk_does_not_forget_files_that_were_published_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.jsonl"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("vgtools.io.output.write_manifest", stop)
+        numbered(path, 20)
+    full = DataError("no space", path, code=Exit.IO)
+    with monkeypatch.context() as patch, pytest.raises(DataError) as caught:
+        patch.setattr("vgtools.io.output.write_manifest", Mock(side_effect=full))
+        Output([path], {"other": 1}, restart=True).__enter__()
+    assert caught.value is full
+    with Output([path], {"other": 1}, restart=True) as out:
+        out.write(b"again\n")
+        out.finish(kind="numbers")
+    assert path.read_bytes() == b"again\n"
 
 
 def stop(*_: Any, **__: Any) -> None:

@@ -71,6 +71,7 @@ def test_noise_has_the_measured_size_is_seeded_and_leaves_heads_alone() -> None:
 
 def test_what_is_written_opens_and_is_as_far_away_as_it_says(tmp_path: Path) -> None:
     source, out = save_encoder(tmp_path / "encoder"), tmp_path / "noisy"
+    out.mkdir()  # an empty folder is as good as none
     facts = save_noisy(str(source), out, 0.05, seed=3)
     before, after = load_encoder(str(source)), load_encoder(str(out))
     assert after.tokenizer.to_str() == before.tokenizer.to_str()

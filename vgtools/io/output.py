@@ -189,8 +189,12 @@ class Output:
             # restart or because an input is a pipe, which cannot be compared. Once the rest is
             # published, the manifest shows that these files are vg's.
             former = [manifest.with_name(name) for name in journal["files"]]
-            with contextlib.suppress(DataError):
+            try:
                 self._publish(former, journal, verify=True)
+            except DataError as error:
+                # A full disk is no reason to forget the files: only the journal knows them.
+                if error.code not in (Exit.DATA, Exit.CANNOT_CREATE):
+                    raise
         _check_finals(finals, own.Known(files_of(manifest), journal.get("files", {})))
         if "manifest" in journal:
             journal = {}
