@@ -192,7 +192,7 @@ class Output:
             try:
                 self._publish(former, journal, verify=True)
             except DataError as error:
-                # A full disk is no reason to forget the files: only the journal knows them.
+                # On a full disk the files must stay known, and only the journal knows them.
                 if error.code not in (Exit.DATA, Exit.CANNOT_CREATE):
                     raise
         _check_finals(finals, own.Known(files_of(manifest), journal.get("files", {})))
