@@ -93,14 +93,9 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     if done.code == Exit.CANNOT_CREATE:
         more = ["--restart"] if case.restart else []
         again = space.run(case, more=more, limit=True)
-        # Files that the command wrote before are made again: their manifests name its flags. An
-        # unfinished run may be discarded, as --restart asks, before a file next to it is met.
+        # Files that the command wrote before are made again: their manifests name its flags.
         trees = (data_of(space.tree()), data_of(before))
-        left_out = () if name.startswith("run/") else ("run/",)
-        kept = (
-            {k: t[k] for k in t if not (k.endswith(".lock") or k.startswith(left_out))}
-            for t in trees
-        )
+        kept = ({k: t[k] for k in t if not k.endswith(".lock")} for t in trees)
         changes = difference(*kept)
         if again.code == Exit.CANNOT_CREATE and "--restart" not in done.err:
             return Outcome(trial, "different" if changes else "", f"{what}: refused, but {changes}")
