@@ -140,7 +140,8 @@ def test_what_does_not_belong_together_is_refused(
     assert (code, "can come from a pipe" in err) == (Exit.USAGE, True)
     code, _, err = evaluate("--split", "test")
     assert code == Exit.DATA
-    assert f"{place / 'captions.jsonl'}: there are no captions to evaluate on; --split names" in err
+    said = "there are no captions to evaluate on; --split names their split"
+    assert f"{place / 'captions.jsonl'}: {said}" in err
     other = save_feats(tmp_path / "other.npy", backbone=BACKBONE | {"fingerprint": "c" * 64})
     args = [place / "captions.jsonl", other, tiny / "run", "--device", "cpu"]
     assert run(["evaluate-matcher", *map(str, args)]) == Exit.DATA

@@ -147,7 +147,6 @@ def _open(
     language: str,
 ) -> Evaluation:
     """Read the rows and texts that matchers are evaluated on."""
-    from vgtools.io.errors import DataError
     from vgtools.io.streams import read_texts
     from vgtools.systems.vokenization.evaluation import Evaluation
     from vgtools.text.parses import open_parser
@@ -158,10 +157,7 @@ def _open(
     if splits.unsplit:
         left_out = amount(splits.unsplit, "caption")
         note("evaluate-matcher", f"{left_out} without a split left out, others have one", quiet)
-    if not splits.train:
-        why = "there are no captions to evaluate on; --split names their split"
-        raise DataError(why, captions)
-    evaluation = Evaluation(bank, splits.train, parser, bar.advance, language)
+    evaluation = Evaluation(bank, splits.train, parser, bar.advance, language, captions)
     if words.phrases is not None:
         evaluation.add_phrases(words.phrases)
     if words.text is not None:

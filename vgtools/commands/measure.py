@@ -168,9 +168,10 @@ def measure(
         names = [run for ref in refs for run in runs_of(ref)]
         rows = _rows(names, against)
         measured = _measure(names, files, words, ground, seed, output, runtime)
+    for remark in compare.left_out(measured, names):
+        note("measure", remark, runtime.quiet)
     records = compare.compare(measured, rows, samples, seed)
-    remarks = [*compare.left_out(measured, names), *compare.out_of_reach(records, samples)]
-    for remark in remarks:
+    for remark in compare.out_of_reach(records, samples):
         note("measure", remark, runtime.quiet)
     if target is not None:
         write_page(target, forest_page(records, ", ".join(short_names(rows).values())))

@@ -181,6 +181,13 @@ class Lock:
         self._fd = -1
 
 
+def remove_left(target: str | Path) -> None:
+    """Remove the lock that a killed owner of a target left, unless another process has taken it."""
+    if Path(f"{os.path.realpath(target)}.lock").exists():
+        with contextlib.suppress(DataError), Lock(target):
+            pass
+
+
 def remove_empty() -> None:
     """Remove the folders that `own.make_folder` made and nothing was written into.
 

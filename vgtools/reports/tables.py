@@ -720,8 +720,7 @@ def _measured(
     for record in records:
         measure = MEASURES.get(record["statistic"], record["statistic"])
         blind = f", majority {record['majority']:.3f}" if "majority" in record else ""
-        heading = f"{record[column]}: {measure}, {record['items']:,}{blind}"
-        headings[record[column]] = heading
+        headings[record[column]] = f"{record[column]}: {measure}, {record['items']:,}{blind}"
         gain = record.get("difference")
         cell = f"{record['value']:.3f}"
         if gain is None:

@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import config_difference, dumps, sha256_file
 from vgtools.io.inputs import Inputs
 from vgtools.io.own import atomic_write
-from vgtools.io.process import Lock, Progress, Stop
+from vgtools.io.process import Lock, Progress, Stop, remove_left
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import pick_device
 from vgtools.models.runs import NETWORKS, save_run
@@ -472,10 +472,7 @@ class TrainingRun:
         """Remove the files of a run in a folder of this one, apart from the files that it kept."""
         for path in _own_files(self.path / part):
             own.remove(path)
-        lock = Path(f"{self.path / part}.lock")
-        if lock.exists():  # a kill after its last step left it; another process may remove it first
-            with suppress(DataError), Lock(self.path / part):
-                pass
+        remove_left(self.path / part)  # by a kill after its last step
 
     def save(self) -> None:
         """Write a checkpoint and the records so far; every process calls it, the first writes."""

@@ -342,7 +342,7 @@ def test_a_bad_phrase_is_named(folder: Path, tmp_path: Path, phrase: Any, messag
 
 def test_nothing_to_measure_is_refused(folder: Path, tmp_path: Path) -> None:
     bank = open_features(folder / "feats.npy")
-    with pytest.raises(DataError, match="no captions to evaluate on"):
+    with pytest.raises(DataError, match="no captions to evaluate on; --split names"):
         Evaluation(bank, [])
     evaluation = Evaluation(bank, [(30, "dor")], parser)
     with pytest.raises(DataError, match="none of the 1 photos to evaluate on, such as 'image030'"):

@@ -130,6 +130,7 @@ class Evaluation:
         parser: with it recall is also given by part of speech.
         watch: called with the number of tokens that an encoder has read.
         language: the language for stop words and stems; one of `LANGUAGES`.
+        file: the file of the captions, for messages.
 
     Attributes:
         fewest: hits of the rarest share with an interval, of the last matcher measured.
@@ -145,9 +146,11 @@ class Evaluation:
         parser: Parser | None = None,
         watch: Any = None,
         language: str = "en",
+        file: str | None = None,
     ) -> None:
         if not rows:
-            raise DataError("there are no captions to evaluate on")
+            why = "there are no captions to evaluate on; --split names their split"
+            raise DataError(why, file)
         self._feats = bank.array
         self._ids = bank.ids
         self._parser = parser
