@@ -151,7 +151,9 @@ def test_a_restart_discards_the_folders_of_parts(tmp_path: Path) -> None:
         own.finish(lambda: ({}, None, {"w": torch.zeros(1)}))
     (tmp_path / "run" / "seed-7").mkdir()
     with session(tmp_path / "run") as own:
-        assert not own.open("toy", {"a": 2}, restart=True, parts=("seed-[0-9]*",)).complete
+        run = own.open("toy", {"a": 2}, restart=True, parts=("seed-[0-9]*",))
+        assert not run.complete
+        run.save()
     assert not (tmp_path / "run" / "seed-7").exists()
 
 
@@ -288,7 +290,11 @@ def test_a_restart_keeps_what_the_user_added_to_a_run(tmp_path: Path) -> None:
     mine = [folder / name for name in ("notes.txt", "part-1/notes.txt", "encoder/notes.txt")]
     for file in mine:
         file.write_text("mine")
-    TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=("part-*",))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    run = TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=("part-*",))
+    # The old run is there until the new one begins: a command may still be refused.
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    run.discard_former()
     assert sorted(path for path in folder.rglob("*") if path.is_file()) == sorted(mine)
 
 
@@ -329,6 +335,7 @@ def test_a_damaged_file_of_a_finished_run_is_refused_and_a_restart_starts_over(
     (folder / "encoder" / "model.safetensors").write_text("old")
     run = TrainingRun(folder, "toy", {"a": 1}, restart=True, parts="part-*")
     assert not run.complete
+    run.discard_former()
     assert list(folder.iterdir()) == []
 
 

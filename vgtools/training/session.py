@@ -144,11 +144,10 @@ class Session:
     ) -> TrainingRun:
         """Open the run folder in each process; see `TrainingRun` for arguments and errors."""
         with processes.after_first():
-            anew = restart and self.first
             # A folder that a killed owner had started may be continued, and so may the folder that
             # the first process has just opened.
             begun = self._lock is None or bool(self._lock.names)
-            self.run = TrainingRun(self.folder, kind, config, anew, parts, inputs, begun)
+            self.run = TrainingRun(self.folder, kind, config, restart, parts, inputs, begun)
         if self._lock is not None:
             self._lock.note(self.folder.name)
         if self.first:
@@ -211,6 +210,7 @@ class Session:
             DataError: stopped by a signal (75, 130; a checkpoint is written), or as `train`.
         """
         run = self.run
+        run.discard_former()
         run.start_clock()
         total = total or config.steps
         self.progress(run.state.step, total)
@@ -313,9 +313,10 @@ class TrainingRun:
     part of the configuration: any number resumes it, and `run.json` lists the numbers that trained
     it, in order.
 
-    A restart discards the old run, and vg's files in its folders that the globs `parts` name. The
-    folder must be empty or show that vg wrote it, by its run.json or checkpoint; or it is `begun`:
-    a killed owner left it.
+    A restart discards the old run, and vg's files in its folders that the globs `parts` name. It
+    does so before the first step or checkpoint of the new run: a command that is refused until then
+    leaves the old run. The folder must be empty or show that vg wrote it, by its run.json or
+    checkpoint; or it is `begun`: a killed owner left it.
 
     Raises:
         DataError: a run with another configuration is in the folder, or an input has changed since
@@ -346,11 +347,10 @@ class TrainingRun:
         self._check_folder(begun)
         own.make_folder(self.path)
         own.claim(self.path)
-        if restart:
-            self._discard(parts)
-        if (self.path / "run.json").exists():
+        self._former = parts if restart else None  # where an old run is still to be discarded
+        if not restart and (self.path / "run.json").exists():
             self._open_finished()
-        elif self._checkpoint.exists():
+        elif not restart and self._checkpoint.exists():
             self.state = TrainState.load(self._checkpoint)
             self.inputs.check_named(self.state.notes["inputs"])
             self._same(self.state.notes["config"], "an unfinished run")
@@ -393,7 +393,15 @@ class TrainingRun:
             why = f"holds a run of another kind than {self.kind}; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
 
-    def _discard(self, parts: tuple[str, ...]) -> None:
+    def discard_former(self) -> None:
+        """Remove the run that a restart replaces, if that was not done before.
+
+        Raises:
+            DataError: another command writes one of its parts (75).
+        """
+        parts, self._former = self._former, None
+        if parts is None or processes.rank():
+            return
         # The files that make the folder a run go last: after a kill in between, it can still be
         # restarted.
         for part in parts:
@@ -476,6 +484,7 @@ class TrainingRun:
 
     def save(self) -> None:
         """Write a checkpoint and the records so far; every process calls it, the first writes."""
+        self.discard_former()
         # The best weights come first: no checkpoint may name weights that are not on the disk.
         if self._unwritten is not None:
             atomic_write(self._best, self._unwritten)

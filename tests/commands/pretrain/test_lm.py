@@ -535,6 +535,20 @@ def test_a_damaged_checkpoint_is_named(
     assert pretrain(data, run, "--steps", 2, "--restart") == 0
 
 
+def test_a_restart_that_is_refused_leaves_the_old_run(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, cache = tmp_path / "run", tmp_path / "cache"
+    assert pretrain(data, run, "--steps", 2, "--cache", cache) == 0
+    before = hashes(run)
+    capfd.readouterr()
+    for file in cache.glob("*.json"):
+        file.write_text("mine\n")
+    assert pretrain(data, run, "--steps", 3, "--cache", cache, "--restart") == 73
+    refused(capfd, "is where the manifest goes, and vg did not write or cannot read it")
+    assert hashes(run) == before
+
+
 def test_the_packed_inputs_can_be_kept_for_other_runs(data: Path, tmp_path: Path) -> None:
     assert pretrain(data, tmp_path / "a", "--steps", 2, "--cache", tmp_path / "cache") == 0
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").iterdir()}
