@@ -10,9 +10,11 @@ true value (at least 93 %). Nothing of a network is run.
 - evaluate-matcher: shares of hits, several per photo, rare and frequent ones.
 - probe-attention: 144 heads no better than the baseline: a head named beforehand, and the best;
   the baseline is one more head, or `steady`, the share that is right by chance.
+- measure: Spearman's correlation of two models with 500 judgements, 1, 2, 3 and 5 runs whose
+  correlations spread by about 2 points. A single run is of this very model.
 - retrieve: R@1, R@10 and median rank of texts, several per image.
 
-    python tests/benchmarks/null.py [--draws 1000]
+    python tests/benchmarks/null.py [--draws 1000] [--only WORD]
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from vgtools.analysis import recall
+from vgtools.measures.compare import compare as compare_measured
+from vgtools.measures.evaluation import GoldItems, Measured
 from vgtools.systems.attention_probes.scores import HeadScores, significance
 from vgtools.systems.vokenization.evaluation import Bootstrap
 from vgtools.tasks import metrics, perplexity
@@ -109,6 +113,24 @@ def probes(steady: bool) -> Callable[[Rng], Drawn]:
     return draw
 
 
+def measure(runs: int) -> Callable[[Rng], Drawn]:
+    def draw(rng: Rng) -> Drawn:
+        gold = rng.normal(0, 1, 500)
+        noise = 1 if runs == 1 else rng.normal(1, 0.04, (2, runs, 1))  # of each run
+        shared = rng.normal(0, 1, 500)  # what all models make of a pair
+        said = gold + 0.7 * shared + noise * rng.normal(0, 1, (2, runs, 500))
+        items = GoldItems(name="pairs", kind="word pairs", statistic="spearman", keys=(), gold=gold)
+        measured = Measured(items, list(said.reshape(-1, 500)))
+        rows = {"a": range(runs), "b": range(runs, 2 * runs)}
+        seed = int(rng.integers(2**31))
+        records = compare_measured([measured], rows, SAMPLES, seed)
+        found = records[1]["difference"]
+        yield "level", found["p"] < 0.05
+        yield "cover", found["low"] <= 0 <= found["high"]
+
+    return draw
+
+
 def retrieve(rng: Rng) -> Drawn:
     photos, bank = 100, 1000
     image = np.repeat(np.arange(photos), 5)
@@ -142,15 +164,21 @@ def conditions() -> Iterator[tuple[str, Callable[[Rng], Drawn]]]:
         yield f"evaluate-matcher, {share:.0%} of {photos} photos", matcher(share, photos)
     for steady in (False, True):
         yield "probe-attention" + ", steady baseline" * steady, probes(steady)
+    for runs in (1, 2, 3, 5):
+        yield f"measure, runs {runs}", measure(runs)
     yield "retrieve", retrieve
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=1000)
-    draws = parser.parse_args().draws
+    parser.add_argument("--only", default="", help="conditions that start with this word")
+    given = parser.parse_args()
+    draws = given.draws
     facts = bench.machine()
     for name, draw in conditions():
+        if not name.startswith(given.only):
+            continue
         rng = np.random.default_rng(1)
         counts = dict[str, int]()
         for _ in range(draws):

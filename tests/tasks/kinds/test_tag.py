@@ -206,8 +206,8 @@ def test_accuracy_is_over_words_with_a_label() -> None:
     with pytest.raises(DataError, match="'b' has 3 words; expected a tag for each"):
         score_predictions(NOUNS, [rows[0], rows[1] | {"prediction": ["literal", None]}])
     for tags, got in (
-        (["literal"], "got 1 entries, 1"),
-        (["literal", None, None], "got 3 entries, 1"),
+        (["literal"], "got a list of 1, 1"),
+        (["literal", None, None], "got a list of 3, 1"),
     ):
         with pytest.raises(DataError, match=f"'b' has 3 words.*{got} of them tags"):
             score_predictions(NOUNS, [rows[0], rows[1] | {"prediction": tags}])

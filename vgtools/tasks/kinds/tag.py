@@ -419,7 +419,7 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
         ):
             why = f"the id {name!r:.80} has {len(real)} words; expected a tag for each with a label"
             tags = sum(tag != _NO_TAG for tag in said)
-            raise DataError(f"{why}, got {len(said)} entries, {tags} of them tags", joined.file)
+            raise DataError(f"{why}, got a list of {len(said)}, {tags} of them tags", joined.file)
         hits = [tag == label for tag, label in zip(said, real, strict=True) if label != _NO_TAG]
         words[number] = sum(hits), len(hits)
         if has_entities(task):
