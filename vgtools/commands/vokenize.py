@@ -43,8 +43,8 @@ class VokenSearchFlags:
         level: Unit that is searched with; refused if the matcher was trained for the other.
         k: Images per token; above 1, vokens and scores are lists of N.
         min_score: Score below which a token gets no voken, -1.
-        context_weight: Weight of the sentence next to the word itself: 0 looks at the word alone, 1
-            is the weight of training.
+        context_weight: Weight of the sentence next to the word: 1, as in training, suits captions;
+            0, the word alone, other texts.
         reading: A CLIP's token: own state, or word in 'a photo of a'.
         matcher: The matcher's run, if not at the index's path to it.
         batch_size: Tokens per encoder step; affects rounding only.
