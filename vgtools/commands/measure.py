@@ -114,12 +114,12 @@ def measure(
     that captions and features agree on; unbiased linear CKA; each next to permuted photos, and the
     difference: looks are mostly words that share photos, permuted or not.
 
-    Vectors are centred. Prints one record per file and encoder: the statistic with its 95 %
-    interval, and the difference from --against with interval and p: paired, by bootstrap
-    over the items that all encoders know, p_holm corrected for all differences printed. Runs
-    ROW/seed-0, ROW/seed-1, … are one row, which ROW names, worth their mean: with two or more per
-    row other seeds count as chance, with one p is of these very models. --grounding divides items
-    by their words.
+    Encoders read a text between their special tokens, left out of means; vectors are centred.
+    Prints one record per file and encoder: the statistic with its 95 % interval, and the difference
+    from --against with interval and p: paired, by bootstrap over the items that all encoders know,
+    p_holm corrected for all differences printed. Runs ROW/seed-0, ROW/seed-1, … are one row, which
+    ROW names, worth their mean: with two or more per row other seeds count as chance, with one p is
+    of these very models. --grounding divides items by their words.
 
     -o writes items that a later call compares with others', without the encoders.
 

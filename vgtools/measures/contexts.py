@@ -35,7 +35,8 @@ def draw(path: str, words: Sequence[str], per_word: int, seed: int) -> Contexts:
 
     Args:
         path: a text or rows with "text"; only the lines drawn are kept in memory.
-        words: in lower case. A word that is not one run of letters and digits occurs nowhere.
+        words: in lower case. A word that is not one run of letters, digits and apostrophes between
+            them occurs nowhere, and neither does a part of such a run.
         per_word: lines per word.
         seed: seed of the order.
 
