@@ -141,6 +141,21 @@ def test_the_same_command_again_does_nothing_and_another_seed_is_another_run(
     assert hashes(tmp_path / "a") != hashes(tmp_path / "b")
 
 
+@pytest.mark.parametrize("name", ["table.npy", "table.ids", "table.json"])
+def test_a_damaged_table_of_words_is_made_again_with_restart(
+    train: Train, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert train(tmp_path / "run") == 0
+    before = hashes(tmp_path / "run")
+    file = tmp_path / "run" / "words" / name
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    capfd.readouterr()
+    assert train(tmp_path / "run") == Exit.DATA
+    assert "--restart" in capfd.readouterr().err
+    assert train(tmp_path / "run", "--restart") == 0
+    assert hashes(tmp_path / "run") == before
+
+
 # ------------------------------------------------------------------------------------- the way on
 
 

@@ -170,6 +170,8 @@ CASES = (
         " --hidden 8 --dim 4 --layers 2 --permute-images 1 --cache cache --device cpu -q -o run",
         ("captions.jsonl jsonl",),
         folder="run",
+        reader="train-matcher in/captions.jsonl in/feats.npy -e in/encoder --epochs 2 --layers 2"
+        " --batch-size 8 --hidden 8 --dim 4 --seed 1 --cache cache --device cpu -q -o other",
     ),
     Case(
         "train-retriever",

@@ -77,9 +77,13 @@ def _through_link(space: Workspace) -> Tree:
 
 
 def _beside(name: str, case: Case, written: Tree) -> list[str]:
-    """Return the words before the output's name, with other outputs in that one's folder."""
+    """Return the words before the output's name, with other files that are written next to it.
+
+    Folders of pictures stay where they are: lists have their whole paths.
+    """
     folder = os.path.dirname(name)
-    return [os.path.join(folder, word) if word in written else word for word in case.words[:-1]]
+    files = {word for word, digest in written.items() if digest != "folder"}
+    return [os.path.join(folder, word) if word in files else word for word in case.words[:-1]]
 
 
 class _Reader:

@@ -31,6 +31,9 @@ RUN_FILES = (
     "predictions.*.jsonl",
     "metrics.jsonl",
     "run.json",
+    "table.npy",  # of word vectors, with its ids and manifest
+    "table.ids",
+    "table.json",
 )
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
 
