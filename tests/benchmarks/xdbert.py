@@ -31,6 +31,7 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.tiny.tasks import learner_of
 from vgtools.models.clip import SHAPES, new_teacher
 from vgtools.models.encoder import Encoder, as_encoder, load_masked_lm
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden, new_lm
@@ -45,8 +46,7 @@ from vgtools.systems.xdbert.model import (
     XDBertRun,
 )
 from vgtools.systems.xdbert.pairs import PairMasking, TeacherText, collate, partners
-from vgtools.systems.xdbert.tasks import FullTuner, with_blocks
-from vgtools.systems.xdbert.tasks import collate as collate_full
+from vgtools.systems.xdbert.tasks import FullLearner, FullTuner, with_blocks
 from vgtools.tasks.dispatch import encode
 from vgtools.tasks.examples import Example
 from vgtools.tasks.finetune import FineTuner
@@ -202,7 +202,7 @@ def full(base: bool, rows: int, rounds: int, facts: dict[str, Any]) -> None:
     cross = XDBertCrossModal(Shape.of(config, other.model.config), 2)
     bare = XDBertRun(Run(Path(), {}, {}, ""), XDBertConfig(), as_bare(one), other, cross)
     whole = FullTuner(bare, task).train()
-    batch = collate_full(inputs, units, whole)
+    batch = learner_of(FullLearner, "rte", "").collate(whole, inputs, units)
     ways = {
         "student": stepper(tuner, lambda: tuner(plain)["task"]),
         "full": stepper(whole, lambda: whole(batch)["task"]),

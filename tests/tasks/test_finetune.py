@@ -17,7 +17,7 @@ import torch
 from tests.precision import assert_as_exact_as
 from tests.tiny import save_encoder
 from tests.tiny.lm import SHAPE, make_tokenizer
-from tests.tiny.tasks import NO, YES, sentences
+from tests.tiny.tasks import NO, YES, learner_of, sentences
 from vgtools.io.errors import DataError
 from vgtools.models.encoder import as_encoder, load_encoder
 from vgtools.models.masked_lm import new_lm
@@ -25,6 +25,7 @@ from vgtools.models.runs import save_run
 from vgtools.tasks import dispatch, finetune
 from vgtools.tasks.dispatch import encode
 from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample
+from vgtools.tasks.finetune import Learner
 from vgtools.tasks.sequences import TaskInputs
 from vgtools.tasks.table import find_task
 from vgtools.training.loop import TrainConfig, halves, train
@@ -63,7 +64,7 @@ def setup(
     encoder: Path, kind: str, count: int = 8, seed: int = 0
 ) -> tuple[finetune.FineTuner, TaskInputs]:
     task = find_task(TASKS[kind])
-    tuner, loaded = finetune.new_tuner(task, str(encoder), seed)
+    tuner, loaded = learner_of(Learner, task, encoder).new(seed)
     return tuner, encode(
         task, examples(kind, count), loaded.tokenizer, max_length=40, stride=20, learn=True
     )
@@ -98,7 +99,7 @@ def test_the_loss_is_transformers_own(encoder: Path, kind: str) -> None:
 
 
 def test_a_batch_is_what_the_tokenizer_pads(encoder: Path) -> None:
-    tuner, loaded = finetune.new_tuner(find_task("sts-b"), str(encoder), 0)
+    tuner, loaded = learner_of(Learner, "sts-b", encoder).new(0)
     found = examples("regress")
     inputs = encode(find_task("sts-b"), found, loaded.tokenizer, max_length=40)
     batch = finetune.collate(inputs, np.array([5, 0, 3]), tuner.pad, tuner.segments)
@@ -194,10 +195,10 @@ def test_eight_examples_are_learnt(encoder: Path, kind: str) -> None:
 
 def test_the_seed_draws_the_head_and_the_encoder_stays(encoder: Path, tmp_path: Path) -> None:
     task = find_task("rte")
-    one, loaded = finetune.new_tuner(task, str(encoder), 1)
+    one, loaded = learner_of(Learner, task, encoder).new(1)
     again, two = (
-        finetune.new_tuner(task, str(encoder), 1)[0],
-        finetune.new_tuner(task, str(encoder), 2)[0],
+        learner_of(Learner, task, encoder).new(1)[0],
+        learner_of(Learner, task, encoder).new(2)[0],
     )
     assert torch.equal(one.net.classifier.weight, again.net.classifier.weight)
     assert not torch.allclose(one.net.classifier.weight, two.net.classifier.weight)
@@ -209,10 +210,7 @@ def test_the_seed_draws_the_head_and_the_encoder_stays(encoder: Path, tmp_path: 
     one.net.save_pretrained(tmp_path / "tuned")
     loaded.tokenizer.save(str(tmp_path / "tuned" / "tokenizer.json"))
     for name in ("rte", "mnli", "squad-1.1"):
-        fresh = [
-            finetune.new_tuner(find_task(name), str(tmp_path / "tuned"), s)[0].net
-            for s in (1, 1, 5)
-        ]
+        fresh = [learner_of(Learner, name, tmp_path / "tuned").new(s)[0].net for s in (1, 1, 5)]
         heads = [
             net.qa_outputs.weight if name == "squad-1.1" else net.classifier.weight for net in fresh
         ]
@@ -229,7 +227,7 @@ def test_a_pretrained_run_gives_its_encoder_and_no_voken_head(tmp_path: Path) ->
     save_run(
         tmp_path / "run", "voken_lm", {"heads.voken_cls.decoder.weight": torch.zeros(3, 16)}, {}, lm
     )
-    tuner, loaded = finetune.new_tuner(find_task("mrpc"), str(tmp_path / "run"), 0)
+    tuner, loaded = learner_of(Learner, "mrpc", tmp_path / "run").new(0)
     assert loaded.fingerprint == lm.fingerprint
     assert not any("voken" in name or "predictions" in name for name in tuner.state_dict())
     wanted = lm.model.bert.state_dict()
@@ -252,7 +250,7 @@ def test_an_encoder_that_lacks_weights_is_refused(encoder: Path, tmp_path: Path)
     config = json.loads((tmp_path / "e" / "config.json").read_text())
     (tmp_path / "e" / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
     with pytest.raises(DataError, match="weights of its architecture"):
-        finetune.new_tuner(find_task("rte"), str(tmp_path / "e"), 0)
+        learner_of(Learner, "rte", tmp_path / "e").new(0)
 
 
 def test_predicting_halves_its_batch_when_memory_is_short(
@@ -293,7 +291,7 @@ def test_outputs_that_are_no_numbers_stop(encoder: Path) -> None:
 
 def test_bfloat16_computes_nearly_the_same_in_float32_weights(encoder: Path) -> None:
     task = find_task("sst-2")
-    tuner, loaded = finetune.new_tuner(task, str(encoder), 0, dtype=torch.bfloat16)
+    tuner, loaded = learner_of(Learner, task, encoder, dtype="bfloat16").new(0)
     inputs = encode(task, examples("classify"), loaded.tokenizer, max_length=40)
     low, full = (
         finetune.predict(tuner, inputs, 8),

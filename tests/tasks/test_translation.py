@@ -14,7 +14,7 @@ from vgtools.models.encoder import as_encoder
 from vgtools.models.seq2seq import GREEDY, Decoding, translate
 from vgtools.tasks import translation
 from vgtools.tasks.dispatch import encode
-from vgtools.tasks.finetune import collate, read_split
+from vgtools.tasks.finetune import collate
 from vgtools.tasks.kinds.translate import PairExample
 from vgtools.tasks.table import find_task
 from vgtools.tasks.translation import TranslationStart, Translator
@@ -118,7 +118,7 @@ def test_a_test_file_may_lack_translations(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text('{"text": "dog"}\n{"text": "cat", "target": "Katze"}\n')
     learner = learner_of(str(save_tokenizer(tmp_path / "bpe")))
     tuner, encoder = learner.new(0)
-    split = read_split(TASK, "test", str(tmp_path / "test.jsonl"), tuner, encoder, SETTINGS)
+    split = learner.read("test", str(tmp_path / "test.jsonl"), tuner, encoder)
     rows = learner.predict(tuner, split)
     assert [sorted(row) for row in rows] == [["id", "prediction"], ["id", "label", "prediction"]]
     dev = learner.read("dev", str(tmp_path / "dev.jsonl"), tuner, encoder)

@@ -6,15 +6,30 @@ import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import torch
 from pyarrow import parquet
 
 from tests.tiny import WORDS
+from vgtools.tasks.finetune import Learner
+from vgtools.tasks.table import Task, find_task
 
 YES, NO = "bam", "dun"  # the word that decides the label
+
+
+AnyLearner = TypeVar("AnyLearner", bound=Learner)
+
+
+def learner_of(
+    kind: type[AnyLearner], task: str | Task, ref: object, *more: Any, **settings: Any
+) -> AnyLearner:
+    """Return a learner on the CPU."""
+    found = find_task(task) if isinstance(task, str) else task
+    plain = {"dtype": "float32", "batch_size": 8, "max_length": 40, "stride": None, "limit": None}
+    return kind(found, str(ref), plain | settings, torch.device("cpu"), *more)
 
 
 def sentences(count: int, seed: int = 0, longest: int = 10) -> list[tuple[str, int]]:

@@ -14,6 +14,7 @@ from vgtools.io.artifact import LARGEST
 from vgtools.io.errors import DataError, Exit, amount, is_out_of_memory, name_of
 from vgtools.io.files import read_json
 from vgtools.io.hub import hub_errors
+from vgtools.io.own import atomic_write
 from vgtools.models.sealed import check_model
 from vgtools.text import clip_bpe
 
@@ -392,6 +393,14 @@ def check_whole(
         found = amount(len(bad), "weight")
         why = f"has NaN, infinite or too large numbers in {found}, the first {bad[0]}"
         raise DataError(f"{why}; restore the file or train the model again", file)
+
+
+def write_safetensors(file: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors by name, whole or not at all."""
+    from safetensors.torch import save
+
+    # safetensors stores contiguous tensors only.
+    atomic_write(file, save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
 
 
 def read_safetensors(file: str | Path) -> dict[str, Tensor]:

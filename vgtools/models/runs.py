@@ -24,6 +24,7 @@ from vgtools.models.references import (
     first_line,
     pick_device,
     unusable,
+    write_safetensors,
 )
 from vgtools.models.sealed import (
     END,
@@ -75,16 +76,12 @@ def save_run(
             of `metrics.jsonl` and of everything below `encoder/` are computed here.
         more: further networks, by the folder in the run: names of `NETWORKS`.
     """
-    from safetensors.torch import save
-
     path = Path(path)
     claim_run(path, "run.json", is_run_json)
     path.mkdir(parents=True, exist_ok=True)
     # First, so that a kill while the rest is replaced leaves an incomplete run, not a mixture.
     own.remove(path / "run.json", is_run_json)
-    # safetensors stores contiguous tensors only.
-    tensors = {name: t.detach().cpu().contiguous() for name, t in weights.items()}
-    digest = fingerprint(tensors)
+    digest = fingerprint(weights)
     facts: dict[str, Any] = {}
     networks = dict(more) if encoder is None else {"encoder": encoder, **more}
     for name, network in networks.items():
@@ -98,8 +95,8 @@ def save_run(
         digest = hashlib.sha256(parts.encode()).hexdigest()
     file = path / f"{kind}.safetensors"
     own.remove(file)
-    if tensors:
-        atomic_write(file, save(tensors))
+    if weights:
+        write_safetensors(file, weights)
     metrics = path / "metrics.jsonl"
     written = [f for name in networks for f in files_below(path / name)]
     written += [f for f in (file, metrics) if f.exists()]

@@ -198,21 +198,6 @@ class FineTuner(TaskNetwork):
         return torch.stack([made.start_logits, made.end_logits], -1).float()
 
 
-def new_tuner(
-    task: Task, ref: str, seed: int, *, dtype: torch.dtype = torch.float32, offline: bool = False
-) -> tuple[FineTuner, Encoder]:
-    """Return a network to fine-tune, its head drawn by the seed, and the encoder in it.
-
-    Raises:
-        DataError: as `load_encoder`.
-    """
-    head = KINDS[task.kind].head(task)
-    assert head is not None
-    network, settings = head
-    encoder = load_with_head(ref, network, seed, settings, offline=offline)
-    return FineTuner(encoder.model, task.kind, dtype), encoder
-
-
 @torch.no_grad()
 def outputs_of(
     tuner: nn.Module, lengths: Array, build: Callable[[Array], Any], batch_size: int
@@ -335,35 +320,6 @@ class Split:
         }
 
 
-def read_split(
-    task: Task, name: str, path: str, tuner: Any, encoder: Encoder, settings: Mapping[str, Any]
-) -> Split:
-    """Read the file of a split: `train` to learn from, `test…` with labels or without.
-
-    Raises:
-        DataError: as `dispatch.read_split` and `encode`.
-    """
-    stats = ReadStats()
-    share = settings.get("hold_out")
-    limit = settings["limit"]
-    rows = dispatch.read_split(task, name, path, stats, hold_out=share, limit=limit)
-    examples = list(rows)
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(repr(example).encode())
-    inputs = encode(
-        task,
-        examples,
-        encoder.tokenizer,
-        max_length=settings["max_length"],
-        stride=settings["stride"],
-        learn=name == "train",
-        segments=tuner.segments,
-        file=path,
-    )
-    return Split(path, examples, stats, digest.hexdigest(), inputs)
-
-
 def linear_head(width: int, task: Task) -> nn.Linear:
     """Return a linear layer for a task, over states (…, width), drawn as BERT's layers are."""
     outputs = {"choice": 1, "regress": 1, "span": 2}.get(task.kind, len(task.labels))
@@ -398,17 +354,49 @@ class Learner:
         """The dtype of matrix products."""
         return pick_dtype(self.settings["dtype"])
 
-    def new(self, seed: int) -> tuple[Any, Encoder]:
-        """Return a network under the head of the task, drawn by the seed, and the encoder in it."""
-        return new_tuner(self.task, self.ref, seed, dtype=self.dtype, offline=self.offline)
+    @property
+    def max_length(self) -> int:
+        """The tokens that are read of a text."""
+        return int(self.settings["max_length"])
 
-    def read(self, name: str, path: str, tuner: Any, encoder: Encoder) -> Split:
-        """Return the examples of a split's file.
+    def new(self, seed: int) -> tuple[Any, Encoder]:
+        """Return a network under the head of the task, drawn by the seed, and the encoder in it.
 
         Raises:
-            DataError: as `read_split`.
+            DataError: as `load_encoder`.
         """
-        return read_split(self.task, name, path, tuner, encoder, self.settings)
+        head = KINDS[self.task.kind].head(self.task)
+        assert head is not None
+        network, settings = head
+        encoder = load_with_head(self.ref, network, seed, settings, offline=self.offline)
+        return FineTuner(encoder.model, self.task.kind, self.dtype), encoder
+
+    def read(self, name: str, path: str, tuner: Any, encoder: Encoder) -> Split:
+        """Return the examples of a split's file: `train` to learn from, `test…` with labels or
+        without.
+
+        Raises:
+            DataError: as `dispatch.read_split` and `encode`.
+        """
+        stats = ReadStats()
+        share = self.settings.get("hold_out")
+        limit = self.settings["limit"]
+        rows = dispatch.read_split(self.task, name, path, stats, hold_out=share, limit=limit)
+        examples = list(rows)
+        digest = hashlib.sha256()
+        for example in examples:
+            digest.update(repr(example).encode())
+        inputs = encode(
+            self.task,
+            examples,
+            encoder.tokenizer,
+            max_length=self.max_length,
+            stride=self.settings["stride"],
+            learn=name == "train",
+            segments=tuner.segments,
+            file=path,
+        )
+        return Split(path, examples, stats, digest.hexdigest(), inputs)
 
     def collate(self, tuner: Any, inputs: Any, units: Array, part: int = 0, parts: int = 1) -> Any:
         """Return a part of the batch of a step."""

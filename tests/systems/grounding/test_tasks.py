@@ -15,7 +15,7 @@ from tests.tiny import BACKBONE, save_encoder
 from tests.tiny import grounding as tiny
 from tests.tiny.grounded_runs import CAPTIONS, WIDTH, save_bank, save_grounded
 from tests.tiny.runs import hashes, refused
-from tests.tiny.tasks import save_sst2
+from tests.tiny.tasks import learner_of, save_sst2
 from vgtools import cli
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import load_masked_lm
@@ -77,10 +77,11 @@ EXAMPLES = [
 
 
 def batch_of(folder: Path, shown: g.GroundedTextImages, task: str = "rte", **more: Any) -> Any:
-    tuner, encoder = g.new_tuner(find_task(task), str(folder / "run"), 3)
+    learner = learner_of(g.GroundedLearner, task, folder / "run", shown)
+    tuner, encoder = learner.new(3)
     text = encode(find_task(task), EXAMPLES, encoder.tokenizer, max_length=20)
     inputs = InputsWithRows(text, shown.rows_for(EXAMPLES, "dev"))
-    return tuner, g.collate(inputs, np.arange(3), tuner, shown.pictures, **more)
+    return tuner, learner.collate(tuner, inputs, np.arange(3), **more)
 
 
 def test_images_are_found_by_both_texts_once(scene: Path) -> None:
@@ -175,22 +176,23 @@ def test_a_batch_of_one_shows_the_same_images(scene: Path) -> None:
                max_length=20),
         opened(scene).rows_for(EXAMPLES, "dev"),
     )  # fmt: skip
-    pictures = opened(scene).pictures
+    learner = learner_of(g.GroundedLearner, "rte", scene / "run", opened(scene))
     for number in range(3):
-        one = g.collate(inputs, np.array([number]), tuner, pictures)
+        one = learner.collate(tuner, inputs, np.array([number]))
         assert torch.equal(one.slots[0], batch.slots[number])
-    half = g.collate(inputs, np.arange(3), tuner, pictures, part=1, parts=2)
+    half = learner.collate(tuner, inputs, np.arange(3), part=1, parts=2)
     assert torch.equal(half.slots[0], batch.slots[1])
     assert half.whole == 1.5
 
 
 def test_words_are_read_by_their_first_token(scene: Path) -> None:
     task = find_task("vuan")
-    tuner, encoder = g.new_tuner(task, str(scene / "run"), 3)
+    learner = learner_of(g.GroundedLearner, task, scene / "run", opened(scene))
+    tuner, encoder = learner.new(3)
     examples = [TaggedExample("0", "the dog bam", tags=(-1, 1, 0))]
     text = encode(task, examples, encoder.tokenizer, max_length=20)
     inputs = InputsWithRows(text, opened(scene).rows_for(examples, "dev"))
-    batch = g.collate(inputs, np.arange(1), tuner, opened(scene).pictures)
+    batch = learner.collate(tuner, inputs, np.arange(1))
     tuner.eval()
     with torch.no_grad():
         logits = tuner.outputs(batch)
@@ -203,12 +205,12 @@ def test_words_are_read_by_their_first_token(scene: Path) -> None:
 
 def test_choices_are_each_beside_the_images_of_their_beginning(scene: Path) -> None:
     task = find_task("codah")
-    tuner, encoder = g.new_tuner(task, str(scene / "run"), 3)
+    learner = learner_of(g.GroundedLearner, task, scene / "run", opened(scene))
+    tuner, encoder = learner.new(3)
     examples = [Example("0", "the dog", None, 2, ("bam", "den", "dun", "a b"))]
     text = encode(task, examples, encoder.tokenizer, max_length=20)
-    shown = opened(scene)
-    inputs = InputsWithRows(text, shown.rows_for(examples, "dev"))
-    batch = g.collate(inputs, np.arange(1), tuner.eval(), shown.pictures)
+    inputs = InputsWithRows(text, learner.shown.rows_for(examples, "dev"))
+    batch = learner.collate(tuner.eval(), inputs, np.arange(1))
     with torch.no_grad():
         logits = tuner.outputs(batch)
         assert logits.shape == (1, 4)
@@ -223,8 +225,9 @@ def test_a_saved_model_gives_the_same_outputs(scene: Path, tmp_path: Path) -> No
     from transformers import AutoModel
 
     tuner, batch = batch_of(scene, opened(scene))
-    _, encoder = g.new_tuner(find_task("rte"), str(scene / "run"), 3)
-    g.save(tuner, encoder, tmp_path / "model")
+    learner = learner_of(g.GroundedLearner, "rte", scene / "run", opened(scene))
+    _, encoder = learner.new(3)
+    learner.save(tuner, encoder, tmp_path / "model")
     text = AutoModel.from_pretrained(tmp_path / "model", add_pooling_layer=False)
     shape = GroundingConfig(
         **json.loads((tmp_path / "model/grounding.json").read_text())["grounding"]
@@ -355,11 +358,12 @@ def test_a_plain_encoder_takes_no_index(tmp_path: Path, capfd: pytest.CaptureFix
 def test_it_learns_eight_rows_by_their_images(scene: Path) -> None:
     """The texts are all the same to the encoder; only their images tell the label."""
     task = find_task("sst-2")
-    tuner, encoder = g.new_tuner(task, str(scene / "run"), 3)
+    learner = learner_of(g.GroundedLearner, task, scene / "run", opened(scene))
+    tuner, encoder = learner.new(3)
     examples = [Example(str(i), "bam", label=i % 2) for i in range(8)]
     text = encode(task, examples, encoder.tokenizer, max_length=20)
     images = np.array([[0, 1, 2], [3, 4, 5]] * 4)
-    batch = g.collate(InputsWithRows(text, images), np.arange(8), tuner, opened(scene).pictures)
+    batch = learner.collate(tuner, InputsWithRows(text, images), np.arange(8))
     optimizer = torch.optim.Adam(tuner.parameters(), 1e-3)
     for _ in range(100):
         optimizer.zero_grad()

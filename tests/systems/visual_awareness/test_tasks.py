@@ -13,7 +13,7 @@ import torch
 
 from tests.tiny import BACKBONE, save_encoder, save_feats
 from tests.tiny.runs import refused
-from tests.tiny.tasks import save_sst2, save_stsb, save_tags
+from tests.tiny.tasks import learner_of, save_sst2, save_stsb, save_tags
 from vgtools import cli
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.references import fingerprint
@@ -24,7 +24,7 @@ from vgtools.systems.visual_awareness.slots import open_images
 from vgtools.tasks import finetune as tuning
 from vgtools.tasks.dispatch import text_rows
 from vgtools.tasks.examples import Example
-from vgtools.tasks.finetune import TaskBatch, collate
+from vgtools.tasks.finetune import Learner, TaskBatch, collate
 from vgtools.tasks.table import find_splits, find_task
 from vgtools.training import session
 
@@ -138,7 +138,10 @@ def test_the_model_opens_as_a_plain_network_and_again_with_its_fusion(
     task = find_task("sst-2")
     rows = [str(world / "sst-2.train.jsonl"), str(world / "sst-2.dev.jsonl")]
     images = open_images(rows, str(world / "feats.npy"), index=str(world / "feats.npy"))
-    tuner, encoder = v.new_tuner(task, str(model), 1, images, v.Fusing())
+    learner = learner_of(
+        v.FusedLearner, task, model, images, v.Fusing(), null_threshold=0.0, max_length=20
+    )
+    tuner, encoder = learner.new(1)
     assert tuner.fusion.config.kind == "gate"
     assert has_fusion(model)
     saved, backbone = open_fusion(model)
@@ -147,9 +150,6 @@ def test_the_model_opens_as_a_plain_network_and_again_with_its_fusion(
         assert torch.equal(tuner.fusion.state_dict()[name], tensor)
     # With the head of before, it says what the run said.
     tuner.net.load_state_dict(plain.state_dict())
-    settings = {"dtype": "float32", "batch_size": 8, "null_threshold": 0.0, "max_length": 20}
-    settings |= {"stride": None, "limit": None}
-    learner = v.FusedLearner(task, str(model), settings, torch.device("cpu"), images, v.Fusing())
     split = learner.read("dev", str(world / "sst-2" / "dev.tsv"), tuner, encoder)
     said = (tmp_path / "va" / "seed-9595" / "predictions.jsonl").read_text().splitlines()
     for ours, row in zip(learner.predict(tuner, split), map(json.loads, said), strict=True):
@@ -204,10 +204,10 @@ def test_other_kinds_learn_with_images(world: Path, tmp_path: Path, task: str) -
 
 
 def tuner_of(world: Path, task: str = "sst-2", **how: Any) -> tuple[Any, Any, Any]:
-    found = find_task(task)
     rows = [str(world / f"{task}.{split}.jsonl") for split in ("train", "dev")]
     images = open_images(rows, str(world / "feats.npy"), index=str(world / "feats.npy"))
-    tuner, encoder = v.new_tuner(found, str(world / "encoder"), 3, images, v.Fusing(**how))
+    learner = learner_of(v.FusedLearner, task, world / "encoder", images, v.Fusing(**how))
+    tuner, encoder = learner.new(3)
     return tuner, encoder, images
 
 
@@ -216,7 +216,7 @@ def test_head_and_encoder_are_the_baseline_s_and_the_fusion_is_drawn_by_the_seed
 ) -> None:
     tuner, _, _ = tuner_of(world)
     again, _, _ = tuner_of(world, start="drawn")
-    plain, _ = tuning.new_tuner(find_task("sst-2"), str(world / "encoder"), 3)
+    plain, _ = learner_of(Learner, "sst-2", world / "encoder").new(3)
     assert fingerprint(tuner.net) == fingerprint(plain.net)
     assert fingerprint(tuner) == fingerprint(again)
     std = float(tuner.fusion.image.weight.detach().std())
@@ -229,16 +229,8 @@ def test_head_and_encoder_are_the_baseline_s_and_the_fusion_is_drawn_by_the_seed
 def test_a_batch_has_the_images_of_its_texts(world: Path) -> None:
     tuner, encoder, images = tuner_of(world)
     path = str(world / "sst-2" / "train.tsv")
-    settings = {"dtype": "float32", "batch_size": 8, "max_length": 20, "stride": None}
-    settings |= {"limit": None}
-    learner = v.FusedLearner(
-        find_task("sst-2"),
-        str(world / "encoder"),
-        settings,
-        torch.device("cpu"),
-        images,
-        v.Fusing(),
-    )
+    fusing = v.Fusing()
+    learner = learner_of(v.FusedLearner, "sst-2", world / "encoder", images, fusing, max_length=20)
     split = learner.read("train", path, tuner, encoder)
     units = np.array([3, 0, 5, 9, 1])
     batch = learner.collate(tuner, split.inputs, units, 1, 2)

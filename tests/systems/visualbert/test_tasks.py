@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 
 from tests.precision import assert_as_exact_as, rounding
 from tests.tiny.lm import make_tokenizer
+from tests.tiny.tasks import learner_of
 from tests.tiny.vtasks import (
     OBJECTS,
     save_grounding,
@@ -30,6 +32,7 @@ from vgtools import cli
 from vgtools.io.errors import Exit
 from vgtools.models.runs import read_run
 from vgtools.systems.visualbert import tasks
+from vgtools.tasks import finetune as finetuning
 from vgtools.tasks.finetune import LOSS, Split
 from vgtools.tasks.table import find_task
 from vgtools.training.loop import halves
@@ -109,13 +112,11 @@ def setup(
         str(encoder_of(data, task)), str(data / f"{task}.npy"), **more
     )
     found = find_task(task)
-    tuner, encoder = tasks.new_tuner(
-        found, str(encoder_of(data, task)), 1, region_input=region_input
+    learner = learner_of(
+        tasks.VisualLearner, found, encoder_of(data, task), region_input, max_length=max_length
     )
-    settings = {"max_length": max_length, "stride": None, "limit": None}
-    part = tasks.read_split(
-        found, "dev", str(data / task / found.files["dev"]), tuner, encoder, settings, region_input
-    )
+    tuner, encoder = learner.new(1)
+    part = learner.read("dev", str(data / task / found.files["dev"]), tuner, encoder)
     return tuner.eval(), part, region_input
 
 
@@ -124,13 +125,21 @@ def batch_of(
     part: Split,
     region_input: tasks.RegionInput,
     units: list[int] | None = None,
+    number: int = 0,
+    parts: int = 1,
 ) -> tasks.RegionTaskBatch:
-    return tasks.collate(
-        part.inputs,
-        region_input,
-        np.arange(len(part.inputs)) if units is None else np.array(units),
-        tuner.pad,
-    )
+    learner = learner_of(tasks.VisualLearner, tuner.task, "", region_input)
+    chosen = np.arange(len(part.inputs)) if units is None else np.array(units)
+    return learner.collate(tuner, part.inputs, chosen, number, parts)
+
+
+def outputs(
+    tuner: tasks.VisualTuner, part: Split, region_input: tasks.RegionInput, size: int
+) -> dict[int, Any]:
+    """Return the outputs of every unit."""
+    build = partial(batch_of, tuner, part, region_input)
+    found = finetuning.outputs_of(tuner, part.inputs.lengths, build, size)
+    return {int(u): row for units, rows in found for u, row in zip(units, rows, strict=True)}
 
 
 def in_float64(tuner: tasks.VisualTuner) -> tasks.VisualTuner:
@@ -145,19 +154,11 @@ TASKS = ["nlvr2", "vqa", "vcr-qar", "flickr30k-grounding"]
 @pytest.mark.parametrize("task", TASKS)
 def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
     tuner, part, region_input = setup(data, task)
-    one, many = (
-        {
-            int(u): row
-            for units, found in tasks.predict(tuner, part.inputs, region_input, size)
-            for u, row in zip(units, found, strict=True)
-        }
-        for size in (1, 5)
-    )
+    one, many = (outputs(tuner, part, region_input, size) for size in (1, 5))
     assert sorted(one) == list(range(len(part.inputs)))
     batch = batch_of(tuner, part, region_input)
     exact = in_float64(tuner)
-    outputs = tasks.predict(exact, part.inputs, region_input, 5)
-    same = {int(u): row for units, found in outputs for u, row in zip(units, found, strict=True)}
+    same = outputs(exact, part, region_input, 5)
     for u in one:
         assert_as_exact_as(one[u], many[u], same[u])
     sides = []
@@ -215,15 +216,15 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
 ) -> None:
     flags = ["--epochs", 2, "--seeds", 2]
     assert finetune(data, task, tmp_path / "whole", *flags) == 0
-    real, asked = tasks.predict_rows, []
+    real, asked = tasks.VisualLearner.predict, []
 
-    def ask(task: Any, split: Any, *args: Any) -> Any:
+    def ask(learner: Any, tuner: Any, split: Any) -> Any:
         asked.append(split)
         if len(asked) == 3:  # the second seed, after its first epoch
             raise KeyboardInterrupt
-        return real(task, split, *args)
+        return real(learner, tuner, split)
 
-    monkeypatch.setattr(tasks, "predict_rows", ask)
+    monkeypatch.setattr(tasks.VisualLearner, "predict", ask)
     assert finetune(data, task, tmp_path / "run", *flags) != 0
     monkeypatch.undo()
     assert finetune(data, task, tmp_path / "run", *flags) == 0
@@ -573,14 +574,12 @@ def test_flags_of_pictures(data: Path, tmp_path: Path, capfd: pytest.CaptureFixt
 def test_parts_of_a_step_have_its_loss_and_gradient_as_their_mean(data: Path, task: str) -> None:
     tuner, part, region_input = setup(data, task)
     tuner.eval()
-    units = np.arange(len(part.inputs))
-    whole = tuner(tasks.collate(part.inputs, region_input, units, tuner.pad))[LOSS]
+    whole = tuner(batch_of(tuner, part, region_input))[LOSS]
     whole.backward()
     wanted = [p.grad.clone() for p in tuner.parameters() if p.grad is not None]
     tuner.zero_grad()
     losses = [
-        tuner(tasks.collate(part.inputs, region_input, units, tuner.pad, "cpu", i, 3))[LOSS]
-        for i in range(3)
+        tuner(batch_of(tuner, part, region_input, None, number, 3))[LOSS] for number in range(3)
     ]
     mean = torch.stack(losses).mean()
     mean.backward()

@@ -21,7 +21,7 @@ from vgtools.models.clip import block_states, load_teacher
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import read_run
 from vgtools.systems.xdbert.model import open_xdbert
-from vgtools.systems.xdbert.tasks import FullTuner, collate, texts_of, with_blocks
+from vgtools.systems.xdbert.tasks import FullLearner, FullTuner, texts_of, with_blocks
 from vgtools.tasks.dispatch import encode, read_examples, read_predictions
 from vgtools.tasks.examples import Example
 from vgtools.tasks.table import find_task
@@ -33,6 +33,8 @@ FAST = ["--batch-size", "8", "--max-length", "40", "--device", "cpu", "-q"]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_xdbert(tmp_path_factory.mktemp("full"))
 
+
+LEARNER = tiny_tasks.learner_of(FullLearner, "rte", "")
 
 PAIRS = [
     Example("0", "bam den", "fur the", 0),
@@ -74,7 +76,7 @@ def test_outputs_are_those_of_each_unit_alone(run: Path) -> None:
     torch.manual_seed(0)
     tuner = FullTuner(opened, task).double().eval()
     with torch.no_grad():
-        whole = tuner.outputs(collate(inputs, np.arange(3), tuner))
+        whole = tuner.outputs(LEARNER.collate(tuner, inputs, np.arange(3)))
         for unit in range(3):
             ids = torch.from_numpy(text.ids[text.starts[unit] : text.starts[unit + 1]])[None].long()
             after = torch.arange(ids.shape[1]) >= text.second[unit]
@@ -99,11 +101,11 @@ def test_choices_are_read_one_by_one(run: Path) -> None:
     text = encode(task, examples, opened.student.tokenizer, max_length=40, segments=True)
     inputs = with_blocks(text, examples, teacher, 40)
     tuner = FullTuner(opened, task).eval()
-    batch = collate(inputs, np.arange(2), tuner)
+    batch = LEARNER.collate(tuner, inputs, np.arange(2))
     assert batch.ids.shape[:2] == batch.blocks.shape[:2] == batch.lengths.shape[:2] == (2, 4)
     with torch.no_grad():
         both = tuner.outputs(batch)
-        second = tuner.outputs(collate(inputs, np.array([1]), tuner))
+        second = tuner.outputs(LEARNER.collate(tuner, inputs, np.array([1])))
     assert both.shape == (2, 4)
     assert both[1].tolist() == pytest.approx(second[0].tolist(), abs=1e-5)
 
@@ -164,7 +166,7 @@ def test_a_full_model_is_opened_like_its_run(
     text = encode(task, examples, opened.student.tokenizer, max_length=40, segments=True)
     inputs = with_blocks(text, examples, opened.teacher, 40)
     with torch.no_grad():
-        logits = tuner.outputs(collate(inputs, np.arange(len(examples)), tuner))
+        logits = tuner.outputs(LEARNER.collate(tuner, inputs, np.arange(len(examples))))
     rows = read_predictions(task, str(tmp_path / "one" / "seed-9595" / "predictions.jsonl"))
     saved = [row["logits"] for row in rows]
     np.testing.assert_allclose(logits.numpy(), saved, rtol=1e-4, atol=1e-5)

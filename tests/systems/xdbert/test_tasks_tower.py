@@ -17,13 +17,12 @@ from torch import Tensor
 from tests.models.test_clip import plain_tower
 from tests.tiny.clip import new_tower, save_tower
 from tests.tiny.runs import hashes, refused
-from tests.tiny.tasks import save_mnli, save_sst2
+from tests.tiny.tasks import learner_of, save_mnli, save_sst2
 from vgtools import cli
 from vgtools.io.errors import Exit
 from vgtools.models.clip import load_teacher
 from vgtools.models.encoder import Encoder
-from vgtools.systems.xdbert.tasks import HEAD, TowerTuner
-from vgtools.systems.xdbert.tasks import save_tower as write_tower
+from vgtools.systems.xdbert.tasks import HEAD, TowerLearner, TowerTuner
 from vgtools.tasks import finetune
 from vgtools.tasks.dispatch import encode
 from vgtools.tasks.examples import Example
@@ -123,7 +122,7 @@ def test_a_saved_network_gives_the_same_outputs(tower: Path, tmp_path: Path) -> 
 
     tuner, encoder = opened(tower, "rte")
     batch = batch_of(tuner, encoder, "rte", PAIRS)
-    write_tower(tuner, encoder, tmp_path / "model")
+    learner_of(TowerLearner, "rte", tower).save(tuner, encoder, tmp_path / "model")
     other = load_teacher(str(tmp_path / "model"))
     again = TowerTuner(other, find_task("rte"))
     again.head.load_state_dict(load_file(tmp_path / "model" / HEAD))

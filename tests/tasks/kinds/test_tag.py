@@ -11,6 +11,7 @@ import torch
 
 from tests.tiny import save_encoder
 from tests.tiny.examples import fails, read, tokenizer
+from tests.tiny.tasks import learner_of
 from vgtools.io.errors import DataError
 from vgtools.tasks.dispatch import (
     encode,
@@ -20,7 +21,7 @@ from vgtools.tasks.dispatch import (
     read_predictions,
     score_predictions,
 )
-from vgtools.tasks.finetune import collate, new_tuner, predict
+from vgtools.tasks.finetune import Learner, collate, predict
 from vgtools.tasks.kinds import tag
 from vgtools.tasks.kinds.tag import IGNORED, TaggedExample, TaggedInputs, entities
 from vgtools.tasks.table import find_task
@@ -231,7 +232,9 @@ def test_a_row_of_predictions_may_be_scored_from_its_file(tmp_path: Path) -> Non
 
 
 def test_it_learns_eight_sentences_by_heart(tmp_path: Path) -> None:
-    tuner, encoder = new_tuner(NOUNS, str(save_encoder(tmp_path / "encoder", positions=64)), 1)
+    tuner, encoder = learner_of(
+        Learner, NOUNS, save_encoder(tmp_path / "encoder", positions=64)
+    ).new(1)
     rng = np.random.default_rng(0)
     examples = []
     for number in range(8):

@@ -26,13 +26,12 @@ from vgtools.io.own import atomic_write
 from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
-from vgtools.models.references import check_same, fingerprint
+from vgtools.models.references import check_same, fingerprint, write_safetensors
 from vgtools.models.sealed import read_run
 from vgtools.systems.grounding.inputs import WordBank, check_words, open_sources
 from vgtools.systems.grounding.model import (
     KIND,
     GroundedEncoder,
-    GroundingConfig,
     no_slots,
     open_grounding,
 )
@@ -152,29 +151,6 @@ def open_images(
     return GroundedTextImages(pictures, bank, choice)
 
 
-# ------------------------------------------------------------------------------------------ batches
-
-
-def collate(
-    inputs: InputsWithRows,
-    units: Array,
-    tuner: GroundedTuner,
-    pictures: PictureFeatures | None,
-    device: torch.device | str = "cpu",
-    part: int = 0,
-    parts: int = 1,
-) -> BatchWithImages:
-    """Build a batch; for the arguments see `vgtools.tasks.finetune.collate`."""
-    text = finetune.collate(inputs.text, units, tuner.pad, tuner.segments, device, part, parts)
-    rows = inputs.of(units[part::parts])
-    slots, slot_mask = no_slots(len(rows), device)
-    if pictures is not None and rows.shape[1]:
-        features, known = pictures.gather(rows)
-        slots = to_device(features, device)
-        slot_mask = to_device(known, device)
-    return with_images(text, slots, slot_mask)
-
-
 # ------------------------------------------------------------------------------------------ network
 
 
@@ -222,20 +198,6 @@ class GroundedTuner(finetune.TaskNetwork):
         return {LOSS: super().forward(batch)[LOSS] + self.encoder.cross.nothing()}
 
 
-def new_tuner(
-    task: Task, ref: str, seed: int, *, dtype: torch.dtype = torch.float32, offline: bool = False
-) -> tuple[GroundedTuner, Encoder]:
-    """Return a network to fine-tune, its linear layer drawn by the seed, and the encoder in it.
-
-    Raises:
-        DataError: as `open_grounding`.
-    """
-    found = open_grounding(ref, offline=offline)
-    torch.manual_seed(seed)
-    tuner = GroundedTuner(found.encoder(), task, dtype)
-    return tuner, dataclasses.replace(found.text, ref=ref, fingerprint=found.run.fingerprint)
-
-
 # ------------------------------------------------------------------------------------------ learner
 
 
@@ -249,8 +211,16 @@ class GroundedLearner(Learner):
     shown: GroundedTextImages
 
     def new(self, seed: int) -> tuple[GroundedTuner, Encoder]:
-        """Return the network, its linear layer drawn by the seed, and the encoder in it."""
-        return new_tuner(self.task, self.ref, seed, dtype=self.dtype, offline=self.offline)
+        """Return the network, its linear layer drawn by the seed, and the encoder in it.
+
+        Raises:
+            DataError: as `open_grounding`.
+        """
+        found = open_grounding(self.ref, offline=self.offline)
+        torch.manual_seed(seed)
+        tuner = GroundedTuner(found.encoder(), self.task, self.dtype)
+        encoder = dataclasses.replace(found.text, ref=self.ref, fingerprint=found.run.fingerprint)
+        return tuner, encoder
 
     def read(self, name: str, path: str, tuner: GroundedTuner, encoder: Encoder) -> Split:
         """Return the examples of a file with their images."""
@@ -262,31 +232,26 @@ class GroundedLearner(Learner):
         self, tuner: Any, inputs: InputsWithRows, units: Array, part: int = 0, parts: int = 1
     ) -> BatchWithImages:
         """Return a part of the batch of a step, with the images of its texts."""
-        return collate(inputs, units, tuner, self.shown.pictures, self.device, part, parts)
+        text = super().collate(tuner, inputs.text, units, part, parts)
+        rows = inputs.of(units[part::parts])
+        slots, slot_mask = no_slots(len(rows), self.device)
+        if self.shown.pictures is not None and rows.shape[1]:
+            features, known = self.shown.pictures.gather(rows)
+            slots = to_device(features, self.device)
+            slot_mask = to_device(known, self.device)
+        return with_images(text, slots, slot_mask)
 
     def save(self, tuner: GroundedTuner, encoder: Encoder, folder: Path) -> None:
-        """Write text encoder, cross-modal encoder and linear layer; see the function `save`."""
-        save(tuner, encoder, folder)
+        """Write a network that learned a task.
 
-
-def save(tuner: GroundedTuner, encoder: Encoder, folder: Path) -> None:
-    """Write a network that learned a task.
-
-    The folder is the text encoder as transformers opens it; `grounding.safetensors` next to it has
-    the cross-modal encoder and the linear layer, `grounding.json` their shape.
-    """
-    from safetensors.torch import save as serialise
-
-    text = tuner.encoder.text
-    save_pretrained(
-        folder, dataclasses.replace(encoder, model=text, fingerprint=fingerprint(tuner))
-    )
-    weights = {
-        **{f"cross.{name}": tensor for name, tensor in tuner.encoder.cross.state_dict().items()},
-        **{f"head.{name}": tensor for name, tensor in tuner.head.state_dict().items()},
-    }
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    atomic_write(folder / f"{KIND}.safetensors", serialise(tensors))
-    shape: GroundingConfig = tuner.encoder.cross.config
-    facts = {KIND: dataclasses.asdict(shape), "kind": tuner.kind}
-    atomic_write(folder / f"{KIND}.json", dumps(facts))
+        The folder is the text encoder as transformers opens it; `grounding.safetensors` next to it
+        has the cross-modal encoder and the linear layer, `grounding.json` their shape.
+        """
+        cross = tuner.encoder.cross
+        trained = fingerprint(tuner)
+        text = dataclasses.replace(encoder, model=tuner.encoder.text, fingerprint=trained)
+        save_pretrained(folder, text)
+        parts = nn.ModuleDict({"cross": cross, "head": tuner.head})
+        write_safetensors(folder / f"{KIND}.safetensors", parts.state_dict())
+        facts = {KIND: dataclasses.asdict(cross.config), "kind": tuner.kind}
+        atomic_write(folder / f"{KIND}.json", dumps(facts))

@@ -25,7 +25,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, read_json
 from vgtools.io.own import atomic_write
 from vgtools.models.layers import draw_linear_layers
-from vgtools.models.references import fill, fingerprint, read_safetensors
+from vgtools.models.references import fill, fingerprint, read_safetensors, write_safetensors
 from vgtools.models.runs import as_config
 
 Kind = Literal["paper", "gate", "scalar-gate", "sum", "attention", "bi-attention"]
@@ -326,17 +326,12 @@ def save_fusion(folder: str | Path, fusion: Fusion, backbone: Mapping[str, Any])
         backbone: network that made the image features, by "ref" and "fingerprint"; kept with the
             shape in `fusion.json`.
     """
-    from safetensors.torch import save
-
-    tensors = {
-        name: tensor.detach().cpu().contiguous() for name, tensor in fusion.state_dict().items()
-    }
     facts = {
         NAME: dataclasses.asdict(fusion.config),
         "backbone": dict(backbone),
-        "fingerprint": fingerprint(tensors),
+        "fingerprint": fingerprint(fusion),
     }
-    atomic_write(Path(folder) / f"{NAME}.safetensors", save(tensors))
+    write_safetensors(Path(folder) / f"{NAME}.safetensors", fusion.state_dict())
     atomic_write(Path(folder) / f"{NAME}.json", dumps(facts))
 
 

@@ -27,10 +27,8 @@ from vgtools.systems.visual_awareness.fusion import (
     save_fusion,
 )
 from vgtools.systems.visual_awareness.slots import SlotImages
-from vgtools.tasks import finetune
 from vgtools.tasks.finetune import BatchWithImages, FineTuner, Learner, Split, with_images
 from vgtools.tasks.sequences import InputsWithRows
-from vgtools.tasks.table import Task
 
 
 @dataclass(frozen=True)
@@ -124,28 +122,6 @@ class FusedTuner(FineTuner):
             return super().outputs(batch)
 
 
-def new_tuner(
-    task: Task,
-    ref: str,
-    seed: int,
-    images: SlotImages,
-    fusing: Fusing,
-    *,
-    dtype: torch.dtype = torch.float32,
-    offline: bool = False,
-) -> tuple[FusedTuner, Encoder]:
-    """Return a network to fine-tune, head and fusion drawn by the seed, and the encoder in it.
-
-    The head equals the baseline's with the same seed.
-
-    Raises:
-        DataError: as `finetune.new_tuner` and `Fusing.fusion_for`.
-    """
-    plain, encoder = finetune.new_tuner(task, ref, seed, dtype=dtype, offline=offline)
-    fusion = fusing.fusion_for(plain.net, images, ref)
-    return FusedTuner(plain.net, task.kind, fusion, dtype), encoder
-
-
 @dataclass
 class FusedLearner(Learner):
     """Learner of tasks of texts: a transformers model that sees retrieved images.
@@ -161,9 +137,16 @@ class FusedLearner(Learner):
     fusing: Fusing
 
     def new(self, seed: int) -> tuple[Any, Encoder]:
-        """Return the network, head and fusion drawn by the seed, and the encoder in it."""
-        seen = (self.images, self.fusing)
-        return new_tuner(self.task, self.ref, seed, *seen, dtype=self.dtype, offline=self.offline)
+        """Return the network, head and fusion drawn by the seed, and the encoder in it.
+
+        The head equals the baseline's with the same seed.
+
+        Raises:
+            DataError: as `Learner.new` and `Fusing.fusion_for`.
+        """
+        plain, encoder = super().new(seed)
+        fusion = self.fusing.fusion_for(plain.net, self.images, self.ref)
+        return FusedTuner(plain.net, self.task.kind, fusion, self.dtype), encoder
 
     def read(self, name: str, path: str, tuner: Any, encoder: Encoder) -> Split:
         """Return the examples of a file with their images."""

@@ -6,7 +6,7 @@ Where each section of the paper is implemented, as `module.definition` of this p
     section A.2: model.VisualBert
     section A.3: captions.read_captions, model.VisualBert, model.sip, pretraining.partner
     appendix B: tasks.VisualTuner, model.VisualBertConfig
-    appendix B.3: captions.stack_regions, tasks.collate
+    appendix B.3: captions.stack_regions, tasks.VisualLearner
     appendix B.4: tasks.PhraseAttention
     appendix C: pretraining.collate
     table 7: recipe.SeenRegions

@@ -15,8 +15,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -28,12 +29,11 @@ from vgtools.images.boxes import iou
 from vgtools.images.regions import Regions, RegionSet, open_regions, pick
 from vgtools.io.arrays import Array, padded
 from vgtools.io.errors import DataError
-from vgtools.io.own import atomic_write
 from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder, is_visualbert, read_config, save_pretrained
 from vgtools.models.layers import draw_linear_layers
 from vgtools.models.precision import autocast
-from vgtools.models.references import fingerprint
+from vgtools.models.references import fingerprint, write_safetensors
 from vgtools.systems.visualbert.captions import check_backbone, stack_regions
 from vgtools.systems.visualbert.model import (
     VisualBert,
@@ -45,9 +45,7 @@ from vgtools.tasks import finetune
 from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.examples import VisualExample
 from vgtools.tasks.finetune import Learner, Split, outputs_of
-from vgtools.tasks.kinds.answer import (
-    soft_targets,
-)
+from vgtools.tasks.kinds.answer import soft_targets
 from vgtools.tasks.kinds.choice import Link, SceneExample
 from vgtools.tasks.kinds.classify import named_outputs
 from vgtools.tasks.kinds.ground import PhraseCaptions, PhraseRanking
@@ -130,41 +128,6 @@ class VisualInputs(InputsWithImages):
         if self.unlearnable:
             why = "have no answer among those that can be predicted; they are not learned from"
             yield f"{self.unlearnable} questions {why}"
-
-
-def read_split(
-    task: Task,
-    name: str,
-    path: str,
-    tuner: VisualTuner,
-    encoder: Encoder,
-    settings: Mapping[str, Any],
-    region_input: RegionInput,
-) -> Split:
-    """Read the file of a split and find its pictures.
-
-    Raises:
-        DataError: as `vgtools.tasks.finetune.read_split`, or a picture has no regions.
-    """
-    masks = int(ADAPTATIONS[task.kind].reads_mask)
-    shorter = {**settings, "max_length": settings["max_length"] - masks}
-    part = finetune.read_split(task, name, path, tuner, encoder, shorter)
-    text: TaskInputs = part.inputs
-    asked = [cast("VisualExample", part.examples[number]) for number in text.examples.tolist()]
-    images = [tuple(region_input.regions.find(i, path, e.line) for i in e.images) for e in asked]
-    targets = golds = seen = links = None
-    if masks:
-        text = _with_mask(text, special_id(encoder.tokenizer, ("[MASK]", "<mask>")))
-        known = {answer: number for number, answer in enumerate(region_input.answers)}
-        if all(example.answers for example in asked):
-            targets = [soft_targets(example.answers, known) for example in asked]
-    if task.choices:
-        seen = _objects(part, images, region_input, path)
-        links = _links(part, encoder, text, seen)
-    if isinstance(text, PhraseCaptions):
-        golds = _gold_boxes(part, text, images, region_input, path)
-    part.inputs = VisualInputs(text, images, targets, golds, seen, links)
-    return part
 
 
 def _objects(
@@ -290,73 +253,6 @@ class RegionTaskBatch(NamedTuple):
     places: Tensor | None  # (B, P) int64 grounding: the tokens of the phrases, -1 for none
     alignment: Tensor | None  # (B, C, R, A) int64 VCR: tokens that name each region, -1 for none
     whole: float
-
-
-def collate(
-    inputs: VisualInputs,
-    region_input: RegionInput,
-    units: Array,
-    pad: int,
-    device: torch.device | str = "cpu",
-    part: int = 0,
-    parts: int = 1,
-) -> RegionTaskBatch:
-    """Build a batch, padded to its own longest sequence and its own most regions.
-
-    For `part` and `parts` see `vgtools.tasks.finetune.collate`.
-
-    Source: Li et al. 2020, appendix B.3, as `stack_regions`.
-    """
-    text = finetune.collate(inputs.text, units, pad, True, device, part, parts)
-    assert text.segments is not None
-    whole = text.whole
-    if isinstance(inputs.text, PhraseCaptions):
-        whole = sum(len(inputs.text.places[unit]) for unit in units.tolist()) / parts
-    units = units[part::parts]
-    shown = [
-        [region_input.regions.of(image) for image in inputs.images[unit]] for unit in units.tolist()
-    ]
-    if inputs.seen is not None:
-        kept = [inputs.seen[unit] for unit in units.tolist()]
-        shown = [[pick(each[0], some)] for each, some in zip(shown, kept, strict=True)]
-    sets = [[picture.features for picture in each] for each in shown]
-    regions, segments = stack_regions(sets, region_input.regions.width)
-    most = regions.shape[1]
-
-    def tensor(array: Array) -> Tensor:
-        return to_device(array, device)
-
-    labels = text.labels
-    if inputs.targets is not None:
-        scores = np.zeros((len(units), len(region_input.answers)), np.float32)
-        for row, unit in enumerate(units.tolist()):
-            target = inputs.targets[unit]
-            scores[row, list(target)] = list(target.values())
-        labels = tensor(scores)
-    places = alignment = None
-    if isinstance(inputs.text, PhraseCaptions) and inputs.golds is not None:
-        phrases = [inputs.text.places[unit] for unit in units.tolist()]
-        shares = np.zeros((len(units), max(map(len, phrases)), most), np.float32)
-        for row, unit in enumerate(units.tolist()):
-            boxes = shown[row][0].boxes
-            for number, gold in enumerate(inputs.golds[unit]):
-                shares[row, number, : len(boxes)] = gold_shares(boxes, gold)
-        places = tensor(padded(phrases, -1, np.int64))
-        labels = tensor(shares)
-    if inputs.links is not None:
-        alignment = tensor(_alignment(inputs, inputs.links, units, most))
-    return RegionTaskBatch(
-        ids=text.ids,
-        types=text.segments,
-        mask=text.mask.bool(),
-        regions=tensor(regions),
-        region_mask=tensor(segments >= 0),
-        segments=tensor(segments.clip(min=0)),
-        labels=labels,
-        places=places,
-        alignment=alignment,
-        whole=whole,
-    )
 
 
 def _alignment(inputs: VisualInputs, links: Array, units: Array, most: int) -> Array:
@@ -485,80 +381,6 @@ class VisualTuner(finetune.TaskNetwork):
         return logits
 
 
-def new_tuner(
-    task: Task,
-    ref: str,
-    seed: int,
-    *,
-    dtype: torch.dtype = torch.float32,
-    offline: bool = False,
-    region_input: RegionInput,
-) -> tuple[VisualTuner, Encoder]:
-    """Return a network to fine-tune, its new weights drawn by the seed, and the encoder in it.
-
-    Args:
-        ref: a VisualBERT, or a BERT, to which untrained region embeddings are added (the paper's
-            "w/o COCO Pre-training").
-
-    Raises:
-        DataError: as `load_visualbert`.
-    """
-    late = False
-    if is_visualbert(ref, offline=offline):
-        late = bool(read_config(ref, offline=offline).get("bypass_transformer"))
-    torch.manual_seed(seed)
-    config = VisualBertConfig(region_input.regions.width, late)
-    model, encoder = load_visualbert(ref, config, offline=offline)
-    labelled = dataclasses.replace(task, labels=region_input.answers or task.labels)
-    return VisualTuner(model, labelled, dtype), encoder
-
-
-def predict(
-    tuner: VisualTuner,
-    inputs: VisualInputs,
-    region_input: RegionInput,
-    batch_size: int,
-    device: torch.device | str = "cpu",
-) -> Iterator[tuple[Array, Array]]:
-    """Yield (units, their outputs), each unit once, long ones first.
-
-    Raises:
-        DataError: as `outputs_of`.
-    """
-
-    def build(units: Array) -> RegionTaskBatch:
-        return collate(inputs, region_input, units, tuner.pad, device)
-
-    return outputs_of(tuner, inputs.lengths, build, batch_size)
-
-
-def predict_rows(
-    tuner: VisualTuner,
-    part: Split,
-    region_input: RegionInput,
-    batch_size: int,
-    device: torch.device | str = "cpu",
-) -> list[dict[str, Any]]:
-    """Return the rows of `predictions.jsonl` for a split, in the order of its examples.
-
-    Raises:
-        DataError: as `outputs_of`.
-    """
-    rows = list[dict[str, Any]]([{}] * len(part.examples))
-    text = part.inputs.text
-    for units, outputs in predict(tuner, part.inputs, region_input, batch_size, device):
-        numbers: list[int] = units.tolist()
-        given: Any = outputs
-        if isinstance(text, PhraseCaptions):
-            numbers = [number for unit in units.tolist() for number in text.phrases[unit]]
-            given = _rank(part, text, region_input, units, outputs)
-        examples = [part.examples[number] for number in numbers]
-        made = predictions(tuner.task, examples, text, given)
-        for number, row in zip(numbers, made, strict=True):
-            rows[number] = row
-    return rows
-
-
 def _rank(
     part: Split, text: PhraseCaptions, region_input: RegionInput, units: Array, outputs: Array
 ) -> list[PhraseRanking]:
@@ -582,48 +404,141 @@ class VisualLearner(Learner):
 
     region_input: RegionInput
 
+    @property
+    def max_length(self) -> int:
+        """The tokens that are read of a text, in addition to a [MASK] that the head reads."""
+        return super().max_length - ADAPTATIONS[self.task.kind].reads_mask
+
     def new(self, seed: int) -> tuple[VisualTuner, Encoder]:
-        """Return the network under the head of the task, and the encoder in it."""
-        return new_tuner(
-            self.task,
-            self.ref,
-            seed,
-            dtype=self.dtype,
-            offline=self.offline,
-            region_input=self.region_input,
-        )
+        """Return the network under the head of the task, and the encoder in it.
+
+        It starts from a VisualBERT, or from a BERT, to which untrained region embeddings are added
+        (the paper's "w/o COCO Pre-training").
+
+        Raises:
+            DataError: as `load_visualbert`.
+        """
+        late = False
+        if is_visualbert(self.ref, offline=self.offline):
+            config = read_config(self.ref, offline=self.offline)
+            late = bool(config.get("bypass_transformer"))
+        torch.manual_seed(seed)
+        shape = VisualBertConfig(self.region_input.regions.width, late)
+        model, encoder = load_visualbert(self.ref, shape, offline=self.offline)
+        labels = self.region_input.answers or self.task.labels
+        labelled = dataclasses.replace(self.task, labels=labels)
+        return VisualTuner(model, labelled, self.dtype), encoder
 
     def read(self, name: str, path: str, tuner: VisualTuner, encoder: Encoder) -> Split:
-        """Return the examples of a file with their regions."""
-        how = (self.settings, self.region_input)
-        return read_split(self.task, name, path, tuner, encoder, *how)
+        """Return the examples of a file with their regions.
+
+        Raises:
+            DataError: as `Learner.read`, or a picture has no regions.
+        """
+        part = super().read(name, path, tuner, encoder)
+        text: TaskInputs = part.inputs
+        asked = [cast("VisualExample", part.examples[number]) for number in text.examples.tolist()]
+        find = self.region_input.regions.find
+        images = [tuple(find(image, path, e.line) for image in e.images) for e in asked]
+        targets = golds = seen = links = None
+        if tuner.adaptation.reads_mask:
+            text = _with_mask(text, special_id(encoder.tokenizer, ("[MASK]", "<mask>")))
+            known = {answer: number for number, answer in enumerate(self.region_input.answers)}
+            if all(example.answers for example in asked):
+                targets = [soft_targets(example.answers, known) for example in asked]
+        if self.task.choices:
+            seen = _objects(part, images, self.region_input, path)
+            links = _links(part, encoder, text, seen)
+        if isinstance(text, PhraseCaptions):
+            golds = _gold_boxes(part, text, images, self.region_input, path)
+        part.inputs = VisualInputs(text, images, targets, golds, seen, links)
+        return part
 
     def collate(
-        self, tuner: VisualTuner, inputs: Any, units: Array, part: int = 0, parts: int = 1
+        self, tuner: VisualTuner, inputs: VisualInputs, units: Array, part: int = 0, parts: int = 1
     ) -> RegionTaskBatch:
-        """Return a part of the batch of a step."""
-        return collate(inputs, self.region_input, units, tuner.pad, self.device, part, parts)
+        """Return a part of the batch of a step, padded to its own longest sequence and its own
+        most regions.
+
+        Source: Li et al. 2020, appendix B.3, as `stack_regions`.
+        """
+        text = super().collate(tuner, inputs.text, units, part, parts)
+        whole = text.whole
+        if isinstance(inputs.text, PhraseCaptions):
+            whole = sum(len(inputs.text.places[unit]) for unit in units.tolist()) / parts
+        units = units[part::parts]
+        numbers: list[int] = units.tolist()
+        known = self.region_input.regions
+        shown = [[known.of(image) for image in inputs.images[unit]] for unit in numbers]
+        if inputs.seen is not None:
+            kept = [inputs.seen[unit] for unit in numbers]
+            shown = [[pick(each[0], some)] for each, some in zip(shown, kept, strict=True)]
+        sets = [[picture.features for picture in each] for each in shown]
+        regions, segments = stack_regions(sets, known.width)
+        most = regions.shape[1]
+        tensor = partial(to_device, device=self.device)
+        labels = text.labels
+        if inputs.targets is not None:
+            scores = np.zeros((len(units), len(self.region_input.answers)), np.float32)
+            for row, unit in enumerate(numbers):
+                target = inputs.targets[unit]
+                scores[row, list(target)] = list(target.values())
+            labels = tensor(scores)
+        places = alignment = None
+        if isinstance(inputs.text, PhraseCaptions) and inputs.golds is not None:
+            phrases = [inputs.text.places[unit] for unit in numbers]
+            shares = np.zeros((len(units), max(map(len, phrases)), most), np.float32)
+            for row, unit in enumerate(numbers):
+                boxes = shown[row][0].boxes
+                for number, gold in enumerate(inputs.golds[unit]):
+                    shares[row, number, : len(boxes)] = gold_shares(boxes, gold)
+            places = tensor(padded(phrases, -1, np.int64))
+            labels = tensor(shares)
+        if inputs.links is not None:
+            alignment = tensor(_alignment(inputs, inputs.links, units, most))
+        return RegionTaskBatch(
+            ids=text.ids,
+            types=text.segments,
+            mask=text.mask.bool(),
+            regions=tensor(regions),
+            region_mask=tensor(segments >= 0),
+            segments=tensor(segments.clip(min=0)),
+            labels=labels,
+            places=places,
+            alignment=alignment,
+            whole=whole,
+        )
 
     def predict(self, tuner: VisualTuner, split: Split) -> list[dict[str, Any]]:
-        """Return a row of predictions per example of a split."""
+        """Return a row of predictions per example of a split, in the order of its examples.
+
+        Raises:
+            DataError: as `outputs_of`.
+        """
+        rows = list[dict[str, Any]]([{}] * len(split.examples))
+        inputs: VisualInputs = split.inputs
+        text = inputs.text
+        build = partial(self.collate, tuner, inputs)
         size = 4 * self.settings["batch_size"]
-        return predict_rows(tuner, split, self.region_input, size, self.device)
+        for units, outputs in outputs_of(tuner, inputs.lengths, build, size):
+            numbers: list[int] = units.tolist()
+            given: Any = outputs
+            if isinstance(text, PhraseCaptions):
+                numbers = [number for unit in units.tolist() for number in text.phrases[unit]]
+                given = _rank(split, text, self.region_input, units, outputs)
+            examples = [split.examples[number] for number in numbers]
+            made = predictions(tuner.task, examples, text, given)
+            for number, row in zip(numbers, made, strict=True):
+                rows[number] = row
+        return rows
 
     def save(self, tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
-        """Write the network as transformers opens it."""
-        save(tuner, encoder, folder)
-
-
-def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
-    """Write a network that learned a task, as transformers opens it."""
-    network = to_task_network(tuner)
-    trained = dataclasses.replace(encoder, model=network, fingerprint=fingerprint(tuner))
-    save_pretrained(folder, trained)
-    if tuner.adaptation.phrases:
-        from safetensors.torch import save as serialise
-
-        weights = {name: tensor.cpu() for name, tensor in tuner.head.state_dict().items()}
-        atomic_write(folder / "phrase_attention.safetensors", serialise(weights))
+        """Write the network as transformers opens it, and phrase attention next to it."""
+        network = to_task_network(tuner)
+        trained = dataclasses.replace(encoder, model=network, fingerprint=fingerprint(tuner))
+        save_pretrained(folder, trained)
+        if tuner.adaptation.phrases:
+            write_safetensors(folder / "phrase_attention.safetensors", tuner.head.state_dict())
 
 
 def to_task_network(tuner: VisualTuner) -> Any:

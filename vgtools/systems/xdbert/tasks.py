@@ -11,7 +11,7 @@ Deviation: the paper does not explain its "learning rate decay of 0.9", and the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.own import atomic_write
 from vgtools.models.clip import (
     block_states,
     clip_blocks,
@@ -35,7 +34,7 @@ from vgtools.models.clip import (
 from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
-from vgtools.models.references import fingerprint
+from vgtools.models.references import fingerprint, write_safetensors
 from vgtools.models.runs import save_run
 from vgtools.systems.xdbert.model import KIND, XDBertCrossModal, XDBertRun, open_xdbert
 from vgtools.tasks import finetune
@@ -95,21 +94,12 @@ class TowerLearner(Learner):
         return TowerTuner(encoder, self.task, self.dtype), encoder
 
     def save(self, tuner: TowerTuner, encoder: Encoder, folder: Path) -> None:
-        """Write tower and linear layer; see `save_tower`."""
-        save_tower(tuner, encoder, folder)
+        """Write the tower as transformers opens it, and the linear layer.
 
-
-def save_tower(tuner: TowerTuner, encoder: Encoder, folder: Path) -> None:
-    """Write a network that learned a task: the tower as transformers opens it, and the linear
-    layer.
-
-    The layer is in a file of its own, as transformers has no such network.
-    """
-    from safetensors.torch import save
-
-    save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner)))
-    weights = {name: tensor.detach().cpu() for name, tensor in tuner.head.state_dict().items()}
-    atomic_write(folder / HEAD, save(weights))
+        The layer is in a file of its own, as transformers has no such network.
+        """
+        save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner)))
+        write_safetensors(folder / HEAD, tuner.head.state_dict())
 
 
 # ----------------------------------------------------------------------------------- the full model
@@ -197,25 +187,6 @@ class FullBatch(NamedTuple):
     whole: float
 
 
-def collate(
-    inputs: FullInputs,
-    units: Array,
-    tuner: FullTuner,
-    device: torch.device | str = "cpu",
-    part: int = 0,
-    parts: int = 1,
-) -> FullBatch:
-    """Build a batch; for the arguments see `vgtools.tasks.finetune.collate`."""
-    text = finetune.collate(inputs.text, units, tuner.pad, tuner.segments, device, part, parts)
-    each = inputs.text.each
-    numbers = (units[part::parts, None] * each + np.arange(each)).ravel().tolist()
-    tables = stack_blocks([inputs.blocks(number) for number in numbers])
-    blocks, lengths = (to_device(table, device) for table in tables)
-    if each > 1:
-        blocks, lengths = (table.unflatten(0, (-1, each)) for table in (blocks, lengths))
-    return FullBatch(text.ids, text.mask, text.segments, text.labels, blocks, lengths, text.whole)
-
-
 class FullTuner(finetune.TaskNetwork):
     """Student, teacher and cross-modal layers under a linear layer for a task, and its loss.
 
@@ -269,7 +240,7 @@ class FullTuner(finetune.TaskNetwork):
 class FullLearner(Learner):
     """Learner of tasks of texts: the full model of a run.
 
-    The run is a run of `vg pretrain xdbert`, or a model that `save_full` wrote.
+    The run is a run of `vg pretrain xdbert`, or a model that `save` wrote.
 
     Source: Hsu et al. 2022, appendix C.3 and table 8.
     """
@@ -288,38 +259,37 @@ class FullLearner(Learner):
     def read(self, name: str, path: str, tuner: FullTuner, encoder: Encoder) -> Split:
         """Return the examples of a file with the teacher's blocks."""
         split = super().read(name, path, tuner, encoder)
-        longest = self.settings["max_length"]
-        inputs = with_blocks(split.inputs, split.examples, self.teacher, longest)
+        inputs = with_blocks(split.inputs, split.examples, self.teacher, self.max_length)
         return dataclasses.replace(split, inputs=inputs)
 
     def collate(
         self, tuner: FullTuner, inputs: FullInputs, units: Array, part: int = 0, parts: int = 1
     ) -> FullBatch:
         """Return a part of the batch of a step, with the teacher's blocks."""
-        return collate(inputs, units, tuner, self.device, part, parts)
+        text = super().collate(tuner, inputs.text, units, part, parts)
+        each = inputs.text.each
+        numbers = (units[part::parts, None] * each + np.arange(each)).ravel().tolist()
+        tables = stack_blocks([inputs.blocks(number) for number in numbers])
+        blocks, lengths = (to_device(table, self.device) for table in tables)
+        if each > 1:
+            blocks, lengths = (table.unflatten(0, (-1, each)) for table in (blocks, lengths))
+        ids, mask, segments, labels, whole = text
+        return FullBatch(ids, mask, segments, labels, blocks, lengths, whole)
 
     def save(self, tuner: FullTuner, encoder: Encoder, folder: Path) -> None:
-        """Write all of the model; see `save_full`."""
+        """Write a network that learned a task, in the form of a run of `vg pretrain xdbert`.
+
+        `encoder/` is the student and `teacher/` the tower, as transformers opens them;
+        `xdbert.safetensors` has the layers, the pooler and, as `head`, the linear layer of the
+        task.
+        """
+
+        def trained(network: Encoder, model: Any) -> Encoder:
+            return dataclasses.replace(network, model=model, fingerprint=fingerprint(model))
+
+        state = tuner.state_dict()
+        own = {name: state[name] for name in state if name.startswith(("cross.", "head."))}
         info = {KIND: dataclasses.asdict(tuner.config), "task": self.task.name}
-        save_full(tuner, encoder, self.teacher, folder, info)
-
-
-def save_full(
-    tuner: FullTuner, encoder: Encoder, teacher: Encoder, folder: Path, info: Mapping[str, Any]
-) -> None:
-    """Write a network that learned a task, in the form of a run of `vg pretrain xdbert`.
-
-    `encoder/` is the student and `teacher/` the tower, as transformers opens them;
-    `xdbert.safetensors` has the layers, the pooler and, as `head`, the linear layer of the task.
-    """
-
-    def trained(network: Encoder, model: Any) -> Encoder:
-        return dataclasses.replace(network, model=model, fingerprint=fingerprint(model))
-
-    own = {
-        name: weight
-        for name, weight in tuner.state_dict().items()
-        if name.startswith(("cross.", "head."))
-    }
-    student = trained(encoder, tuner.student)
-    save_run(folder, KIND, own, info, student, more={"teacher": trained(teacher, tuner.teacher)})
+        teacher = trained(self.teacher, tuner.teacher)
+        student = trained(encoder, tuner.student)
+        save_run(folder, KIND, own, info, student, more={"teacher": teacher})
