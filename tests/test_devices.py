@@ -29,7 +29,7 @@ from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.masked_lm import new_lm
 from vgtools.models.packed import PackedEncoder
 from vgtools.models.references import pick_device
-from vgtools.retrieval import open_index
+from vgtools.retrieval.index import open_index
 from vgtools.systems.vokenization.voken_lm import (
     VisuallySupervisedLM,
     VokenBatch,

@@ -171,18 +171,22 @@ def test_no_packages_and_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def second_addresses(source: str) -> Iterator[str]:
-    """Yield what is imported from `vgtools.io` by another address than that of its definition."""
+    """Yield what is imported from `vgtools.io` or `vgtools.retrieval` by another address than that
+    of its definition.
+    """
+    packages = ("io", "retrieval")
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.ImportFrom):
             continue
-        if node.module == "vgtools" and "io" in [alias.name for alias in node.names]:
-            yield "vgtools.io"
-        if not str(node.module).startswith("vgtools.io"):
+        if node.module == "vgtools":
+            yield from (f"vgtools.{x.name}" for x in node.names if x.name in packages)
+        package = re.match(rf"vgtools\.({'|'.join(packages)})(\.|$)", str(node.module))
+        if package is None:
             continue
         for alias in node.names:
             if f"{node.module}.{alias.name}" in MODULES:
                 continue
-            if node.module == "vgtools.io" or alias.name not in defined_in(str(node.module)):
+            if not package[2] or alias.name not in defined_in(str(node.module)):
                 yield f"{node.module}.{alias.name}"
 
 
@@ -205,12 +209,13 @@ def defined_in(module: str) -> frozenset[str]:
     [*FILES, *sorted((ROOT / "tests").rglob("*.py"))],
     ids=lambda file: str(file.relative_to(ROOT)),
 )
-def test_a_thing_of_io_has_one_address(file: Path) -> None:
+def test_a_thing_of_io_and_of_retrieval_has_one_address(file: Path) -> None:
     assert list(second_addresses(file.read_text())) == []
 
 
 def test_a_second_address_is_found() -> None:
     assert [*second_addresses("from vgtools import io")] == ["vgtools.io"]
+    assert [*second_addresses("from vgtools.retrieval import Index")] == ["vgtools.retrieval.Index"]
     assert [*second_addresses("def f():\n    from vgtools.io import DataError")] == [
         "vgtools.io.DataError"
     ]

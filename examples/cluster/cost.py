@@ -28,8 +28,9 @@ from vgtools.io.files import compress, dumps
 from vgtools.models.backbone import load_backbone
 from vgtools.models.encoder import load_encoder
 from vgtools.models.references import pick_device
-from vgtools.retrieval import Index, exact_search
 from vgtools.retrieval.device import DeviceBank
+from vgtools.retrieval.exact import exact_search
+from vgtools.retrieval.index import Index
 from vgtools.systems.vokenization import vokenize as system
 from vgtools.systems.vokenization.matcher import MatcherConfig, TokenImageMatcher
 from vgtools.text.tokens import Tokens, tokenize

@@ -23,7 +23,9 @@ import bench
 import numpy as np
 
 from vgtools.io.files import write_manifest
-from vgtools.retrieval import METRIC, IndexPlan, exact_search, open_index, write_index
+from vgtools.retrieval.build import IndexPlan, write_index
+from vgtools.retrieval.exact import exact_search
+from vgtools.retrieval.index import METRIC, open_index
 
 _STEP = 4096  # images that are drawn at a time
 _QUERIES = 2048

@@ -30,7 +30,7 @@ from vgtools.models.dual import DualEncoder, DualTexts, Logits
 from vgtools.models.encoder import as_encoder, load_encoder
 from vgtools.models.products import quicken
 from vgtools.models.references import load_tokenizer
-from vgtools.retrieval import Index
+from vgtools.retrieval.index import Index
 from vgtools.systems.vokenization import vokenize as system
 from vgtools.systems.vokenization.dual import READING, DualEmbedding, Reading
 from vgtools.text.clip_bpe import frame_texts

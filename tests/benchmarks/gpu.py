@@ -82,7 +82,7 @@ from torch import nn  # noqa: E402
 from vgtools.models.clip import END, START, new_teacher  # noqa: E402
 from vgtools.models.encoder import Encoder, as_encoder  # noqa: E402
 from vgtools.models.masked_lm import new_lm  # noqa: E402
-from vgtools.retrieval import Index  # noqa: E402
+from vgtools.retrieval.index import Index  # noqa: E402
 from vgtools.systems.vokenization import matcher_training, voken_lm  # noqa: E402
 from vgtools.systems.vokenization import vokenize as system  # noqa: E402
 from vgtools.systems.xdbert import pairs as pairing  # noqa: E402

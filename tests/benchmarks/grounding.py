@@ -33,7 +33,8 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import Features
 from vgtools.models.encoder import load_masked_lm
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
-from vgtools.retrieval import Index, make_index
+from vgtools.retrieval.build import make_index
+from vgtools.retrieval.index import Index
 from vgtools.systems.grounding.association import Associator, Keywords, Objects, Scene
 from vgtools.systems.grounding.inputs import GroundedExamples, GroundedMasking, WordBank
 from vgtools.systems.grounding.model import GroundedBatch, GroundedMaskedLM, GroundingConfig

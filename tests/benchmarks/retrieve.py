@@ -32,7 +32,9 @@ from search import unit
 from vgtools.io.files import dumps
 from vgtools.io.streams import Window, read_lines
 from vgtools.models.encoder import load_encoder
-from vgtools.retrieval import Index, exact_search, open_index, retrieve
+from vgtools.retrieval.exact import exact_search
+from vgtools.retrieval.index import Index, open_index
+from vgtools.retrieval.texts import retrieve
 from vgtools.systems.vokenization.matcher import MatcherConfig, TokenImageMatcher
 from vgtools.systems.vokenization.retrieve import SentenceRetriever
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer

@@ -13,7 +13,7 @@ import bench
 import faiss
 import numpy as np
 
-from vgtools.retrieval import exact_search, largest_norm
+from vgtools.retrieval.exact import exact_search, largest_norm
 
 
 def unit(count: int, dim: int, seed: int) -> np.ndarray:

@@ -38,7 +38,7 @@ from vgtools.io.streams import Window
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.products import Linear
 from vgtools.models.references import builtin_path
-from vgtools.retrieval import Index
+from vgtools.retrieval.index import Index
 from vgtools.systems.vokenization import vokenize as system
 from vgtools.systems.vokenization.matcher import MatcherConfig, TokenImageMatcher
 from vgtools.text.tokens import tokenize

@@ -24,7 +24,7 @@ from vgtools.analysis.recall import text_ranks
 from vgtools.cli import run
 from vgtools.io.files import sha256_file
 from vgtools.io.streams import open_read
-from vgtools.retrieval import open_index
+from vgtools.retrieval.index import open_index
 from vgtools.systems.grounding.keys import caption_keys, noun_keys
 from vgtools.systems.vokenization.vokenize import Vokenizer, open_matcher
 

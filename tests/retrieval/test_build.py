@@ -11,18 +11,11 @@ import pytest
 import torch
 
 from tests.tiny.banks import Array, brute_force, save_index, unit
-from vgtools import retrieval
 from vgtools.io.errors import DataError, Exit
-from vgtools.retrieval import (
-    IndexPlan,
-    build,
-    check_factory,
-    exact_search,
-    make_index,
-    open_index,
-    write_index,
-)
-from vgtools.retrieval.index import search_faiss
+from vgtools.retrieval import build
+from vgtools.retrieval.build import IndexPlan, check_factory, make_index, serialize, write_index
+from vgtools.retrieval.exact import SearchResult, exact_search
+from vgtools.retrieval.index import open_index, search_faiss
 
 
 def plan_of(bank: Array, factory: str, queries: Array | None = None, **more: Any) -> IndexPlan:
@@ -54,7 +47,7 @@ def test_blocks_give_the_bytes_of_faiss(
     assert list(tmp_path.iterdir()) == [], "the temporary file has no name"
     whole = make_index(bank, factory)
     if factory != "HNSW8" or step == 4096:  # the links of a graph depend on what is added at once
-        assert data == bytes(retrieval.serialize(whole))
+        assert data == bytes(serialize(whole))
     else:
         assert faiss.deserialize_index(np.frombuffer(data, np.uint8)).ntotal == 1500
 
@@ -63,7 +56,7 @@ def test_few_filled_lists_are_written_as_faiss_writes_them(tmp_path: Path) -> No
     bank = np.repeat(unit(3, 4), 50, axis=0)  # 3 of the 8 lists hold images
     data, _, _ = written(plan_of(bank, "IVF8,Flat"), tmp_path)
     assert b"sprs" in data
-    assert data == bytes(retrieval.serialize(make_index(bank, "IVF8,Flat")))
+    assert data == bytes(serialize(make_index(bank, "IVF8,Flat")))
 
 
 @pytest.mark.parametrize(("factory", "exact"), [("IVF20,Flat", True), ("IVF20,SQ8", False)])
@@ -94,13 +87,13 @@ def test_the_same_picture_twice_is_no_miss(tmp_path: Path) -> None:
     bank, queries = np.repeat(unit(200, 8), 2, axis=0), unit(30, 8, 1)
     plan = plan_of(bank, "IVF4,Flat", queries)
     expected = exact_search(queries, bank, dtype=np.float64)
-    later = retrieval.SearchResult(expected.rows + 1, expected.scores)
+    later = SearchResult(expected.rows + 1, expected.scores)
     assert (expected.rows % 2 == 0).all()
     assert build._measured(plan, queries, expected, later) == {
         "recall_at_1": 1.0,
         "relevance_lost": 0.0,
     }
-    nothing = retrieval.SearchResult(np.full_like(expected.rows, -1), expected.scores)
+    nothing = SearchResult(np.full_like(expected.rows, -1), expected.scores)
     measured = build._measured(plan, queries, expected, nothing)
     assert measured["relevance_lost"] == pytest.approx(expected.scores.mean(), abs=1e-14)
     assert measured["recall_at_1"] == 0

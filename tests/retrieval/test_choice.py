@@ -8,7 +8,9 @@ import pytest
 from tests.tiny.banks import brute_force, unit
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.retrieval import IndexPlan, choice, choose, make_index
+from vgtools.retrieval import choice
+from vgtools.retrieval.build import IndexPlan, make_index
+from vgtools.retrieval.choice import choose
 from vgtools.retrieval.index import search_faiss
 
 DIM = 16

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.tiny.banks import brute_force, hard_bank, unit
-from vgtools.retrieval import exact_search
 from vgtools.retrieval.device import DeviceBank
+from vgtools.retrieval.exact import exact_search
 
 
 @pytest.mark.parametrize("coarse", [torch.float32, torch.bfloat16])

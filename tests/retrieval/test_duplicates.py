@@ -9,7 +9,9 @@ import pytest
 
 from tests.tiny.banks import unit
 from vgtools.io.arrays import Array
-from vgtools.retrieval import IndexPlan, distinct, duplicates
+from vgtools.retrieval import duplicates
+from vgtools.retrieval.build import IndexPlan
+from vgtools.retrieval.duplicates import distinct
 
 
 def near_copies(count: int, dim: int, spread: float) -> Array:

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from tests.tiny.banks import brute_force, hard_bank, unit
 from vgtools.io.errors import DataError, Exit
 from vgtools.models import products
-from vgtools.retrieval import exact, exact_search, largest_norm
+from vgtools.retrieval import exact
 from vgtools.retrieval.device import DeviceBank
+from vgtools.retrieval.exact import exact_search, largest_norm
 
 
 @pytest.mark.parametrize("k", [1, 2, 7])
@@ -92,7 +93,7 @@ def test_kernels_of_other_processors_change_nothing(
     queries, bank = hard_bank(2000, 32)
     np.savez(tmp_path / "in.npz", queries=queries, bank=bank)
     code = (
-        "import sys, numpy as np; from vgtools.retrieval import exact_search; "
+        "import sys, numpy as np; from vgtools.retrieval.exact import exact_search; "
         "data = np.load('in.npz'); found = exact_search(data['queries'], "
         "data['bank'], 3, threads=int(sys.argv[1])); "
         "np.savez('out.npz', rows=found.rows, scores=found.scores)"

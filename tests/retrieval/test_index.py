@@ -19,11 +19,13 @@ import pytest
 import torch
 
 from tests.tiny.banks import hard_bank, save_index, unit
-from vgtools import retrieval
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import write_manifest
 from vgtools.models.sealed import read_run
-from vgtools.retrieval import exact_search, matcher_path, open_index, open_indexes
+from vgtools.retrieval import index as indexes
+from vgtools.retrieval.build import serialize
+from vgtools.retrieval.exact import exact_search
+from vgtools.retrieval.index import matcher_path, open_index, open_indexes
 
 
 def test_an_index_opens_mapped_and_finds(tmp_path: Path) -> None:
@@ -36,9 +38,7 @@ def test_an_index_opens_mapped_and_finds(tmp_path: Path) -> None:
     assert (index.search(torch.from_numpy(bank[[9]])).rows == 9).all()
     # faiss is not asked to read an exact index, and reads the same.
     assert index.faiss is None
-    assert np.array_equal(
-        retrieval.index.flat_vectors(retrieval.index.read_faiss(index.path)), bank
-    )
+    assert np.array_equal(indexes.flat_vectors(indexes.read_faiss(index.path)), bank)
 
 
 def test_every_cut_and_every_kind_of_flip_is_refused(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_another_metric_is_refused(tmp_path: Path) -> None:
     path = save_index(tmp_path, unit(6, 4))
     index = faiss.IndexFlatL2(4)
     index.add(unit(6, 4))
-    path.write_bytes(bytes(retrieval.serialize(index)))
+    path.write_bytes(bytes(serialize(index)))
     known = json.loads(path.with_suffix(".json").read_text())
     write_manifest(
         path, [path, path.with_suffix(".ids")], kind="index", count=6, dim=4, metric=known["metric"]
@@ -161,7 +161,7 @@ def test_an_index_without_images_or_training_is_refused(tmp_path: Path) -> None:
     index.is_trained = False
     path.write_bytes(bytes(faiss.serialize_index(index)))
     ids = path.with_suffix(".ids")
-    facts = {"kind": "index", "count": 400, "dim": 8, "metric": retrieval.METRIC}
+    facts = {"kind": "index", "count": 400, "dim": 8, "metric": indexes.METRIC}
     write_manifest(path, [path, ids], **facts)
     with pytest.raises(DataError, match="was never trained"):
         open_index(path)
@@ -173,10 +173,8 @@ def test_the_ids_are_read_when_one_is_asked_for(
     bank = unit(50, 8)
     path = save_index(tmp_path, bank)
     read = []
-    real = retrieval.index.read_ids
-    monkeypatch.setattr(
-        retrieval.index, "read_ids", lambda *given: read.append(given) or real(*given)
-    )
+    real = indexes.read_ids
+    monkeypatch.setattr(indexes, "read_ids", lambda *given: read.append(given) or real(*given))
     index = open_index(path)
     assert (index.search(bank[[9]]).rows == [[9]]).all()
     assert (index.count, len(index.ids), read) == (50, 50, [])

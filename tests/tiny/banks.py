@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from vgtools import retrieval
 from vgtools.io.files import write_manifest
+from vgtools.retrieval.build import make_index, serialize
+from vgtools.retrieval.index import METRIC
 
 Array = np.ndarray[Any, Any]
 
@@ -45,9 +46,9 @@ def save_index(
     """Write an index `like` a factory string, with ids counted from `first`, and a manifest."""
     folder.mkdir(exist_ok=True)
     path = folder / "vg.faiss"
-    path.write_bytes(bytes(retrieval.serialize(retrieval.make_index(emb, like))))
+    path.write_bytes(bytes(serialize(make_index(emb, like))))
     ids = path.with_suffix(".ids")
     ids.write_text("".join(f"i{first + i}\n" for i in range(len(emb))))
-    known = {"kind": "index", "count": len(emb), "dim": emb.shape[1], "metric": retrieval.METRIC}
+    known = {"kind": "index", "count": len(emb), "dim": emb.shape[1], "metric": METRIC}
     write_manifest(path, [path, ids], **(known | facts))
     return path

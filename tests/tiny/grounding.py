@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vgtools import retrieval
 from vgtools.io.files import write_manifest
-from vgtools.retrieval import Index, make_index
+from vgtools.retrieval.build import make_index, serialize
+from vgtools.retrieval.index import METRIC, Index
 from vgtools.systems.grounding import association, keys
 from vgtools.systems.grounding.keys import InvertedFile, KeyedImages
 from vgtools.text.parses import Tagger, Tags
@@ -98,7 +98,7 @@ def save_index(
     """Write an index of captions or nouns as `vg build-index --vectors` does."""
     from vgtools.text.word_vectors import open_word_vectors
 
-    path.write_bytes(bytes(retrieval.serialize(make_index(bank.keys))))
+    path.write_bytes(bytes(serialize(make_index(bank.keys))))
     ids = path.with_suffix(".ids")
     ids.write_text("".join(f"{name}\n" for name in bank.ids))
     write_manifest(
@@ -108,7 +108,7 @@ def save_index(
         keys=kind,
         count=len(bank.ids),
         dim=bank.keys.shape[1],
-        metric=retrieval.METRIC,
+        metric=METRIC,
         words={
             "vectors": words.name,
             "fingerprint": open_word_vectors(str(words)).fingerprint,

@@ -25,7 +25,7 @@ from vgtools.models.sealed import check_records, read_run
 from vgtools.reports.page import own_images
 from vgtools.reports.strips import ShownRows
 from vgtools.reports.vokens import open_bank
-from vgtools.retrieval import open_index
+from vgtools.retrieval.index import open_index
 from vgtools.text.blocks import open_packed
 from vgtools.text.retrieved import read_retrieved
 from vgtools.text.vokens import check_rows

@@ -129,7 +129,7 @@ def _page(texts: Sequence[str], runtime: Runtime, title: str, more: bool) -> byt
 
     from vgtools.io.files import dumps
     from vgtools.reports import page, vokens
-    from vgtools.retrieval import open_indexes
+    from vgtools.retrieval.index import open_indexes
     from vgtools.systems.vokenization import emoji
     from vgtools.systems.vokenization.vokenize import Vokenizer, load_for
 

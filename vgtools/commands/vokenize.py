@@ -31,7 +31,7 @@ from vgtools.io.remote import all_of, local
 from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
-    from vgtools.retrieval import Index
+    from vgtools.retrieval.index import Index
     from vgtools.systems.vokenization.vokenize import Vokenizer, VokenizeTask
 
 
@@ -184,7 +184,7 @@ def _work(
     """Return the task that gives texts their vokens, with the models loaded; its arguments
     pickle.
     """
-    from vgtools.retrieval import open_indexes
+    from vgtools.retrieval.index import open_indexes
     from vgtools.systems.vokenization import vokenize as system
 
     bank = open_indexes([*map(local, index)], search.nprobe)

@@ -32,7 +32,8 @@ from vgtools.models.dual import is_dual
 from vgtools.models.references import check_same
 from vgtools.models.sealed import read_run
 from vgtools.reports.page import own_images
-from vgtools.retrieval import Index, TextRetriever, matcher_path, open_indexes
+from vgtools.retrieval.index import Index, matcher_path, open_indexes
+from vgtools.retrieval.texts import TextRetriever
 from vgtools.systems import open_joint
 from vgtools.systems.attention_probes.examples import attention_rows
 from vgtools.systems.attention_probes.region_heads import (

@@ -10,9 +10,9 @@ import torch
 
 from tests.tiny import save_encoder
 from tests.tiny.retriever import save_grid, save_retriever
-from vgtools import retrieval
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
+from vgtools.retrieval.index import Index
 from vgtools.systems.visual_awareness.retrieve import (
     RetrieverRun,
     RetrieverSearch,
@@ -32,12 +32,10 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> RetrieverRun:
     return open_retriever(save_retriever(folder / "run", save_encoder(folder / "e")))
 
 
-def index_of(
-    opened: RetrieverRun, bank: np.ndarray, fingerprint: str | None = None
-) -> retrieval.Index:
+def index_of(opened: RetrieverRun, bank: np.ndarray, fingerprint: str | None = None) -> Index:
     made = {"run": "run", "fingerprint": fingerprint or opened.fingerprint}
     ids = [f"image{i}" for i in range(len(bank))]
-    return retrieval.Index("x.faiss", ids, {"matcher": made}, None, bank)
+    return Index("x.faiss", ids, {"matcher": made}, None, bank)
 
 
 def test_embeddings_do_not_depend_on_what_is_beside_them(

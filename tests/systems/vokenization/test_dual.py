@@ -20,7 +20,7 @@ from tests.tiny.images import save_photo
 from vgtools.cli import run
 from vgtools.io.arrays import Array
 from vgtools.models.dual import load_dual
-from vgtools.retrieval import open_index
+from vgtools.retrieval.index import open_index
 from vgtools.systems.vokenization.dual import CONTEXT, DualStates
 from vgtools.systems.vokenization.vokenize import Vokenizer, load_for
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Runner
 from vgtools.models.runs import open_run
-from vgtools.retrieval import open_index
+from vgtools.retrieval.index import open_index
 from vgtools.systems.vokenization import emoji
 
 _MOST = 5 << 20  # bytes of package data

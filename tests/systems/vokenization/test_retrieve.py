@@ -12,7 +12,8 @@ from tests.tiny import save_encoder, save_feats, save_run_of, text
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit
-from vgtools.retrieval import Index, make_index
+from vgtools.retrieval.build import make_index
+from vgtools.retrieval.index import Index
 from vgtools.systems.vokenization import retrieve as system
 from vgtools.systems.vokenization.retrieve import SentenceRetriever
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer, embed_bank, open_matcher

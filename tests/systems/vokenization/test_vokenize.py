@@ -23,7 +23,7 @@ from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
 from vgtools.io.streams import Window
 from vgtools.models.encoder import load_encoder
-from vgtools.retrieval import METRIC, Index
+from vgtools.retrieval.index import METRIC, Index
 from vgtools.systems.vokenization import vokenize as system
 from vgtools.systems.vokenization.calibration import Calibration
 from vgtools.systems.vokenization.vokenize import (

@@ -80,7 +80,8 @@ def build_index(
     """
     keys.check(source, output, lists)
     if keys.matcher is not None:
-        from vgtools.retrieval import AUTO, check_factory
+        from vgtools.retrieval.build import check_factory
+        from vgtools.retrieval.choice import AUTO
 
         if lists.factory != AUTO:
             check_factory(lists.factory)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from vgtools.images.rights import Rights
     from vgtools.io.arrays import Array
-    from vgtools.retrieval import EmbeddedBank
+    from vgtools.retrieval.texts import EmbeddedBank
 
 
 def embed(
@@ -38,14 +38,16 @@ def embed(
     restart: bool,
 ) -> None:
     """Write the index of image features, embedded by a matcher or a retriever, or of embeddings."""
-    from vgtools import retrieval
     from vgtools.models.references import check_same
+    from vgtools.retrieval.choice import AUTO
+    from vgtools.retrieval.foreign import Embeddings
+    from vgtools.retrieval.index import METRIC
 
     run = str(keys.matcher)
     bank, inputs, rights = _open_bank(feats, keys, runtime)
     context = _context(run, keys.context_weight)
     features = bank.features
-    foreign = features if isinstance(features, retrieval.Embeddings) else None
+    foreign = features if isinstance(features, Embeddings) else None
     if foreign is None:
         check_same("backbone", features.manifest.get("backbone"), bank.backbone, str(feats))
     whole = foreign is not None and foreign.is_whole
@@ -58,7 +60,7 @@ def embed(
         "features": features.manifest["files"],
         "matcher": bank.fingerprint,
         "factory": lists.factory,
-        **({"goal": lists.goal} if lists.factory == retrieval.AUTO else {}),
+        **({"goal": lists.goal} if lists.factory == AUTO else {}),
         **({"nprobe": lists.nprobe} if lists.nprobe else {}),
         "limit": limit,
         **({} if keys.drop_duplicates is None else {"drop_duplicates": keys.drop_duplicates}),
@@ -87,7 +89,7 @@ def embed(
             kind="index",
             count=len(ids),
             dim=bank.dim,
-            metric=retrieval.METRIC,
+            metric=METRIC,
             matcher={**_named(run, output), "fingerprint": bank.fingerprint, **context},
             backbone=features.manifest["backbone"],
             **({} if foreign is None else {"embeddings": foreign.facts}),
@@ -114,10 +116,12 @@ def _write(
 
     A `copy` writes the index as it is.
     """
-    from vgtools import retrieval
+    from vgtools.retrieval.build import IndexPlan, write_index
+    from vgtools.retrieval.choice import AUTO, choose
+    from vgtools.retrieval.duplicates import distinct
 
     sizes = (len(ids), bank.dim)
-    plan = retrieval.IndexPlan(bank.embed, *sizes, lists.factory, lists.nprobe, bank.queries)
+    plan = IndexPlan(bank.embed, *sizes, lists.factory, lists.nprobe, bank.queries)
     folder = Path(output).parent
     facts: dict[str, Any] = {}
     with ExitStack() as opened:
@@ -125,15 +129,15 @@ def _write(
         if keys.drop_duplicates is not None:
             with file_errors(folder, reading=False):
                 file = opened.enter_context(tempfile.TemporaryFile(dir=folder))
-                found = retrieval.distinct(plan, keys.drop_duplicates, file, lambda _: None)
+                found = distinct(plan, keys.drop_duplicates, file, lambda _: None)
             plan = found.plan
             for row, kept, cosine in found.twins:
                 twin = {"image": ids[row], "kept": ids[kept], "cosine": cosine}
                 out.write(dumps(twin), file=-1)
             facts["duplicates"] = {"cosine": keys.drop_duplicates, "left_out": len(found.twins)}
             ids = [ids[row] for row in found.rows.tolist()]
-        if lists.factory == retrieval.AUTO:
-            plan, facts["auto"] = retrieval.choose(plan, *lists.goal)
+        if lists.factory == AUTO:
+            plan, facts["auto"] = choose(plan, *lists.goal)
 
         def each(block: Array) -> None:
             if "emb" in out.config:
@@ -141,7 +145,7 @@ def _write(
             bar.advance(len(block))
 
         if copy is None:
-            facts |= retrieval.write_index(plan, out.write, folder, each)
+            facts |= write_index(plan, out.write, folder, each)
         else:
             facts |= copy(out.write, lists.nprobe)
     write_ids(out, ids)
@@ -152,18 +156,18 @@ def _open_bank(
     feats: str | None, keys: Keys, runtime: Runtime
 ) -> tuple[EmbeddedBank, Inputs, dict[str, Rights]]:
     """Return the bank, the files that it is read from, and the rights of its images."""
-    from vgtools import retrieval
+    from vgtools.retrieval.foreign import foreign_files, open_embeddings
     from vgtools.systems import matcher_system
 
     source: Any = feats
     listed = [keys.images] if keys.images else []
     if feats is None:
-        files = retrieval.foreign_files(str(keys.emb), keys.ids)
+        files = foreign_files(str(keys.emb), keys.ids)
         inputs = Inputs([*files.embeddings, *files.ids, *listed])
         # The entries of inputs at URLs have no hash.
         hashed = [*files.embeddings, *filter(is_url, files.ids)]
         hashes = {Path(name).name: inputs.sha256(name) or _hash(name) for name in hashed}
-        source = retrieval.open_embeddings(files, {"backbone": None, "files": hashes})
+        source = open_embeddings(files, {"backbone": None, "files": hashes})
         listed = listed or [name for name in files.ids if is_table(name) or is_jsonl(name)]
     else:
         inputs = Inputs([feats, *listed])

@@ -123,7 +123,7 @@ def _like(index: str) -> dict[str, Any]:
     """Return the number of images of a bank, and how its matcher reads a text."""
     from vgtools.models.dual import is_dual
     from vgtools.models.sealed import read_run
-    from vgtools.retrieval import matcher_path, open_index
+    from vgtools.retrieval.index import matcher_path, open_index
 
     bank = open_index(index)
     run = matcher_path(bank)
@@ -138,11 +138,12 @@ def _like(index: str) -> dict[str, Any]:
 
 def _write(out: Any, made: TokenClusters, plan: Any, ref: str, output: str) -> None:
     """Write the bank: index, names, table and manifest."""
-    from vgtools import retrieval
+    from vgtools.retrieval.build import IndexPlan, write_index
+    from vgtools.retrieval.index import METRIC
 
     emb = made.centroids
-    rows = retrieval.IndexPlan(lambda chosen: emb[chosen], *emb.shape)
-    search = retrieval.write_index(rows, out.write)
+    rows = IndexPlan(lambda chosen: emb[chosen], *emb.shape)
+    search = write_index(rows, out.write)
     out.write("".join(f"{name}\n" for name in made.names).encode(), file=1)
     out.write(made.table.data.cast("B"), file=2)
     place = {"encoder": ref}
@@ -153,7 +154,7 @@ def _write(out: Any, made: TokenClusters, plan: Any, ref: str, output: str) -> N
         kind="index",
         count=len(emb),
         dim=emb.shape[1],
-        metric=retrieval.METRIC,
+        metric=METRIC,
         matcher={**place, "fingerprint": made.fingerprint},
         clusters={
             "layers": plan.layers,

@@ -12,7 +12,7 @@ from vgtools.io.errors import DataError
 from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
-    from vgtools.retrieval import TextRetriever
+    from vgtools.retrieval.texts import TextRetriever
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,8 @@ def _by_matcher(
     indexes: Sequence[str], search: ImageSearchFlags, runtime: Runtime
 ) -> OpenedRetriever:
     """Return the search by an index that a run of vg train-matcher embedded."""
-    from vgtools.retrieval import NearestImages, matcher_path, open_indexes
+    from vgtools.retrieval.index import matcher_path, open_indexes
+    from vgtools.retrieval.texts import NearestImages
     from vgtools.systems import matcher_system
 
     bank = open_indexes(indexes, search.nprobe)

@@ -68,7 +68,7 @@ class RetrieveTask:
         from vgtools.io.files import dumps
         from vgtools.io.streams import read_windows
         from vgtools.io.windows import growing_windows
-        from vgtools.retrieval import retrieve
+        from vgtools.retrieval.texts import retrieve
         from vgtools.text.retrieved import input_rows, output_row
 
         opened = self._opened

@@ -11,7 +11,7 @@ from vgtools.io.errors import DataError
 
 if TYPE_CHECKING:
     from vgtools.io.arrays import Array
-    from vgtools.retrieval import Ranking
+    from vgtools.retrieval.texts import Ranking
 
 _WINDOW = 4096  # lines per step
 
@@ -33,7 +33,7 @@ def score(
     from vgtools.io.files import dumps
     from vgtools.io.output import Output
     from vgtools.io.streams import read_windows
-    from vgtools.retrieval import rank
+    from vgtools.retrieval.texts import rank
     from vgtools.text.retrieved import input_rows
 
     row_of = {name: row for row, name in enumerate(opened.ids)}

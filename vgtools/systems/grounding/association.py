@@ -24,7 +24,9 @@ from vgtools.io.artifact import read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.names import is_jsonl
 from vgtools.io.streams import read_jsonl
-from vgtools.retrieval import Index, SearchResult, first_of, leave_out, nothing_found, open_index
+from vgtools.retrieval.exact import SearchResult, nothing_found
+from vgtools.retrieval.index import Index, open_index
+from vgtools.retrieval.texts import first_of, leave_out
 from vgtools.systems.grounding.keys import CAPTIONS, KEYWORDS, NOUNS, stop_words_of
 from vgtools.text.parses import Tagger, open_tagger
 from vgtools.text.tokens import row_starts

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vgtools import retrieval
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.files import dumps
 from vgtools.io.names import id_fault
 from vgtools.io.streams import read_jsonl, require
+from vgtools.retrieval.build import make_index, serialize
+from vgtools.retrieval.index import FLAT, METRIC
 from vgtools.text.tokens import load_stop_words, row_starts
 from vgtools.text.word_vectors import (
     ContentWords,
@@ -127,10 +128,10 @@ def vector_index(
     facts = {
         "keys": kind,
         "dim": bank.keys.shape[1],
-        "metric": retrieval.METRIC,
-        "factory": retrieval.FLAT,
+        "metric": METRIC,
+        "factory": FLAT,
     }
-    data = retrieval.serialize(retrieval.make_index(bank.keys))
+    data = serialize(make_index(bank.keys))
     return IndexFile(data, bank.ids, bank.left_out, facts)
 
 

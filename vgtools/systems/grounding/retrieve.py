@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.retrieval import Ranking, SearchResult, nothing_found
+from vgtools.retrieval.exact import SearchResult, nothing_found
+from vgtools.retrieval.texts import Ranking
 from vgtools.systems.grounding.association import Associator
 from vgtools.text.word_vectors import ContentWords
 

@@ -17,13 +17,9 @@ from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
 from vgtools.models.references import check_same
 from vgtools.models.runs import Run
-from vgtools.retrieval import (
-    EmbeddedBank,
-    Embeddings,
-    Index,
-    NearestImages,
-    check_embeddings,
-)
+from vgtools.retrieval.foreign import Embeddings
+from vgtools.retrieval.index import Index, check_embeddings
+from vgtools.retrieval.texts import EmbeddedBank, NearestImages
 from vgtools.systems.visual_awareness.retriever import Retriever, load_retriever
 from vgtools.systems.visual_awareness.words import Reader, RetrieverTexts, open_reader
 

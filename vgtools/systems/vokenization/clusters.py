@@ -22,7 +22,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder
-from vgtools.retrieval import bare_index
+from vgtools.retrieval.index import bare_index
 from vgtools.systems.vokenization.states import StateEmbedding, config_of, fingerprint_of
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer
 from vgtools.text.tokens import Tokens, tokenize, word_spans

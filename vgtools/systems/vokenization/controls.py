@@ -23,7 +23,7 @@ from vgtools.io.errors import DataError
 from vgtools.io.files import digest_of, sha256_file
 from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.models.references import load_tokenizer
-from vgtools.retrieval import Index, matcher_path
+from vgtools.retrieval.index import Index, matcher_path
 from vgtools.systems.vokenization.term_frequency import TermFrequency, drawn_numbers, held_tokens
 from vgtools.systems.vokenization.vokenize import VokenizeTask, Vokens
 from vgtools.text.tokens import Tokens, tokenize, tokenizer_fingerprint

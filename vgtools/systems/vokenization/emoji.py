@@ -22,7 +22,8 @@ from vgtools.io import own
 from vgtools.io.files import write_manifest
 from vgtools.io.remote import cached
 from vgtools.io.trust import file_hash
-from vgtools.retrieval import FLAT, METRIC, make_index, open_index, serialize
+from vgtools.retrieval.build import make_index, serialize
+from vgtools.retrieval.index import FLAT, METRIC, open_index
 
 # A bank that is unpacked already needs no torch.
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import torch
 from vgtools.images.maps import OpenedMaps
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
-from vgtools.retrieval import bare_index
+from vgtools.retrieval.index import bare_index
 from vgtools.systems.vokenization.retrieve import SentenceRetriever
 from vgtools.systems.vokenization.vokenize import Matcher, open_matcher
 

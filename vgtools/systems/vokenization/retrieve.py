@@ -21,7 +21,9 @@ from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features
-from vgtools.retrieval import EmbeddedBank, Embeddings, Index, NearestImages
+from vgtools.retrieval.foreign import Embeddings
+from vgtools.retrieval.index import Index
+from vgtools.retrieval.texts import EmbeddedBank, NearestImages
 from vgtools.systems.vokenization.dual import check_own
 from vgtools.systems.vokenization.matcher import sentence_means
 from vgtools.systems.vokenization.vokenize import (

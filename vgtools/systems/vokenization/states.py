@@ -19,7 +19,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.files import open_npy
 from vgtools.models.encoder import Encoder
-from vgtools.retrieval import Index
+from vgtools.retrieval.index import Index
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, sentence_means
 from vgtools.systems.vokenization.recipe import MatcherConfig
 from vgtools.text.tokens import tokenizer_fingerprint

@@ -36,7 +36,7 @@ from vgtools.models.dual import Logits, is_dual, load_dual
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
 from vgtools.models.references import check_same
-from vgtools.retrieval import Index, bare_index, check_embeddings, matcher_path
+from vgtools.retrieval.index import Index, bare_index, check_embeddings, matcher_path
 from vgtools.systems.vokenization.calibration import Calibration, PairProbability, Probability
 from vgtools.systems.vokenization.dual import (
     READING,
