@@ -113,7 +113,7 @@ def probed(tiny: Path, data: Path, name: str, out: Path) -> Any:
 def counted(tiny: Path, data: Path, name: str, out: Path) -> Any:
     from vgtools.analysis import corpora
 
-    types = open_vocabulary("words", True)
+    types = open_vocabulary("words")
     facts = corpora.CorpusStats(types, reference=str(data / "x.txt")).record(name)
     return {key: value for key, value in facts.items() if key != "corpus"}
 
@@ -121,14 +121,14 @@ def counted(tiny: Path, data: Path, name: str, out: Path) -> Any:
 def grounded(tiny: Path, data: Path, name: str, out: Path) -> Any:
     from vgtools.analysis import corpora
 
-    survey = corpora.CorpusStats(open_vocabulary("words", True), captions=name, above=1)
+    survey = corpora.CorpusStats(open_vocabulary("words"), captions=name, above=1)
     return survey.grounded_types()
 
 
 def reference(tiny: Path, data: Path, name: str, out: Path) -> Any:
     from vgtools.analysis import corpora
 
-    survey = corpora.CorpusStats(open_vocabulary("words", True), reference=name)
+    survey = corpora.CorpusStats(open_vocabulary("words"), reference=name)
     return survey.record(str(data / "x.txt"))["jsd_1"]
 
 

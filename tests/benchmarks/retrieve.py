@@ -73,7 +73,7 @@ def search_ratio(images: int, dim: int, rounds: int) -> None:
 
 def stream_ratio(texts: list[str], images: int, dim: int, rounds: int) -> None:
     """Report texts to rows, with a random matcher over the embedded encoder."""
-    encoder = load_encoder("builtin:minilm", device="cpu", offline=True)
+    encoder = load_encoder("builtin:minilm", device="cpu")
     config = MatcherConfig(text_width=4 * encoder.width, image_width=8, dim=dim)
     network = TokenImageMatcher(config).eval().requires_grad_(False)
     matcher = Matcher(network, encoder, {}, "random", "random")
@@ -168,7 +168,7 @@ def words_ratio(texts: int, images: int, rounds: int) -> None:
     vectors = Path(str(importlib.util.find_spec(module).origin)).parent  # type: ignore[union-attr]
     known = word_vectors.open_word_vectors(GLOVE).rows
     rng = np.random.default_rng(0)
-    encoder = load_encoder("builtin:minilm", device="cpu", offline=True).tokenizer
+    encoder = load_encoder("builtin:minilm", device="cpu").tokenizer
     vocabulary = map(encoder.id_to_token, range(encoder.get_vocab_size()))  # by frequency
     words = [word for word in vocabulary if word.isalpha() and len(word) > 2 and word in known]
     shares = 1 / (30 + np.arange(5000))

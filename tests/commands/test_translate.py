@@ -145,7 +145,7 @@ def test_a_line_end_in_a_translation_stays_out_of_the_lines(
     monkeypatch.setattr(
         translation, "translate", lambda net, sources, *rest, **more: [[4]] * len(sources)
     )
-    opened = translation.open_model(str(model), None, torch.device("cpu"), offline=True)
+    opened = translation.open_model(str(model), None, torch.device("cpu"))
     bare = Tokenizer.from_str(opened.encoder.tokenizer.to_str())
     assert bare.decode([4])
     window = next(iter(_windows(tmp_path / "in.txt")))

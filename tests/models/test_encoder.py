@@ -182,10 +182,11 @@ def test_offline_connects_nowhere_and_names_what_is_missing(
         raise AssertionError("a connection was attempted")
 
     monkeypatch.setattr(socket, "getaddrinfo", refused)
+    monkeypatch.setattr("vgtools.io.remote._offline", True)
     for load in (load_encoder, references.load_tokenizer, backbone.load_backbone):
         ref = "resnet18.a1_in1k" if load is backbone.load_backbone else "somebody/some-model"
         with pytest.raises(DataError, match="neither on this machine") as caught:
-            load(ref, offline=True)
+            load(ref)
         assert caught.value.code == Exit.UNAVAILABLE
         assert ref in str(caught.value)
         assert "safetensors" in str(caught.value) or "tokenizer.json" in str(caught.value)

@@ -30,7 +30,7 @@ def vg(*args: Any) -> None:
 
 def opened(index: Path, **more: Any) -> Opened:
     named = {key: str(one) for key, one in more.items()}
-    return open_answers(ServedModels([str(index)], offline=True, **named))
+    return open_answers(ServedModels([str(index)], **named))
 
 
 def asked(

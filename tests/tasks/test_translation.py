@@ -96,12 +96,12 @@ def test_steps_are_cut_once_and_drawn_each_epoch() -> None:
 
 def learner_of(bpe: str) -> translation.TranslationLearner:
     settings = SETTINGS | {"shape": "transformer-small"}
-    return translation.TranslationLearner(TASK, bpe, settings, torch.device("cpu"), offline=True)
+    return translation.TranslationLearner(TASK, bpe, settings, torch.device("cpu"))
 
 
 def test_a_model_begins_from_a_shape_by_its_seed_or_from_another(tmp_path: Path) -> None:
     bpe = str(save_tokenizer(tmp_path / "bpe"))
-    start = TranslationStart(bpe, "transformer-small", offline=True)
+    start = TranslationStart(bpe, "transformer-small")
     tables = [start.open(seed).model.model.shared.weight for seed in (1, 1, 2)]
     assert torch.equal(tables[0], tables[1])
     assert not torch.equal(tables[0], tables[2])

@@ -138,7 +138,6 @@ def open_index(
         None if matcher is None else _place(matcher, models=True),
         nprobe=nprobe,
         device=_device(device),
-        offline=offline,
         dtype=dtype,
         level=level,
         reading=reading,
@@ -182,8 +181,7 @@ def open_grid(
     _connect(offline)
     run = _place(matcher, models=True)
     place = _place(feats)
-    how = {"device": _device(device), "offline": offline}
-    opened, grids = open_maps(run, place, heat=heat, dims=dims, **how)  # type: ignore[arg-type]
+    opened, grids = open_maps(run, place, heat=heat, dims=dims, device=_device(device))
     shown = ShownRows(images=None if images is None else fspath(images))
     return ImageGrid(HeatAnswer(opened.locator, grids, _TEXTS), grids.ids, shown)
 
@@ -289,7 +287,7 @@ def load_encoder(
     """
     _connect(offline)
     place = _place(ref, models=True)
-    return encoders.load_encoder(place, device=_device(device), dtype=dtype, offline=offline)
+    return encoders.load_encoder(place, device=_device(device), dtype=dtype)
 
 
 # ---------------------------------------------------------------------------------------- internal

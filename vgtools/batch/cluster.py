@@ -24,6 +24,7 @@ from typing import Any
 
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.process import Stop
+from vgtools.io.remote import is_offline, stay_offline
 
 Record = dict[str, Any]
 Make = Callable[[], Callable[[int], Record]]
@@ -158,7 +159,8 @@ def _fits(node: dict[str, float], needs: dict[str, int]) -> bool:
 class _Actor:
     """A worker's process, as Ray starts it; its methods run in the order of the calls."""
 
-    def __init__(self, folder: str, settings: dict[str, str]) -> None:
+    def __init__(self, folder: str, settings: dict[str, str], offline: bool) -> None:
+        stay_offline(offline)
         os.environ.update(settings)  # some libraries read them only when they are imported
         with contextlib.suppress(FileNotFoundError):
             os.chdir(folder)
@@ -250,7 +252,7 @@ class _Queue:
 
         options = ray.remote(max_restarts=0, max_task_retries=0, **self.place)
         settings = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
-        actor = options(_Actor).remote(os.getcwd(), settings)
+        actor = options(_Actor).remote(os.getcwd(), settings, is_offline())
         self.tasks[actor.start.remote()] = _Worker(actor)
 
     def _check_cluster(self, seconds: float) -> None:

@@ -96,14 +96,7 @@ def demo(
             note("demo", f"{amount(count, 'image')}; Ctrl-C stops it", runtime.quiet)
             _open(url, opens)
 
-        start(
-            Address(port=0),
-            ready,
-            None,
-            index=[str(emoji.bank())],
-            device=runtime.device,
-            offline=runtime.offline,
-        )
+        start(Address(port=0), ready, None, index=[str(emoji.bank())], device=runtime.device)
         return
     target = output if is_stream(output) else page_path(output, [text] if text else [])
     texts = (words or _TEXT).splitlines() if text is None else _read(text, limit + 1)
@@ -138,7 +131,7 @@ def _page(texts: Sequence[str], runtime: Runtime, title: str, more: bool) -> byt
     images = page.own_images(bank.manifest) or ""
     pictures = vokens.BankPictures(bank, page.locate(images, bank.ids))
     found = open_indexes([index])
-    matcher = load_for(found, device=runtime.device, offline=runtime.offline)
+    matcher = load_for(found, device=runtime.device)
     vokenizer = Vokenizer(matcher, found, k=_IMAGES)
     rows = [orjson.loads(dumps(row)) for row in vokenizer(texts).rows()]
     sentences = [*vokens.read_sentences(title, found.count, iter(enumerate(rows, 1)))]

@@ -119,7 +119,7 @@ def evaluate_matcher(
         for ref in runs:
             # A trained matcher has its own reading.
             how = reading if is_dual(ref) else None
-            run = open_matcher(ref, device=runtime.device, offline=runtime.offline, reading=how)
+            run = open_matcher(ref, device=runtime.device, reading=how)
             check_own(run.matcher, bank, run.info.get("backbone"), feats)
             record = {"run": ref, "best_epoch": run.info.get("best", {}).get("epoch")}
             for weight in weights:

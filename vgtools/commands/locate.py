@@ -108,7 +108,6 @@ def locate(
         dims=maps.dims,
         usual_dims=10 if _is_coco(queries) else 180,
         device=runtime.device,
-        offline=runtime.offline,
     )
     config = {"command": "locate", "feats": grids.manifest["files"], **opened.config}
     config["limit"] = limit

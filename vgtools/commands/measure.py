@@ -223,12 +223,12 @@ def _measure(
             files.on or [], files.feats, seed, files.masked or [], files.thirds
         )
         evaluations += [read_probe(*own, files.limit) for own in tasks]
-        known = ground.types(runtime.offline)
+        known = ground.types()
         drawn = None
         if words.contexts is not None:
             every = run.words_of(evaluations)
             drawn = contexts.draw(words.contexts, every, words.per_word, seed)
-        reading = Reading(vectors, drawn, str(pick_device(runtime.device)), runtime.offline)
+        reading = Reading(vectors, drawn, str(pick_device(runtime.device)))
         with Progress("measure", "encoders", len(refs), runtime.quiet) as bar:
             grounded = None if known is None else known[1]
             measured, prints = run.measure(evaluations, refs, reading, grounded, bar.advance)

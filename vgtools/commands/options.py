@@ -72,6 +72,7 @@ Seed = Annotated[int, Count("Seed of every random choice; recorded.", 0, max=2**
 Language = Annotated[str, Value("XX", "Language of stop words and stems: de, fr …")]
 Limit = Annotated[int | None, Count("Stop after N rows (images, lines) of the input.")]
 Quiet = Annotated[bool, Flag("--quiet", "-q", help="Print errors only.")]
+# Its callback tells the process, so that no function has to hand it on.
 Offline = Annotated[
     bool,
     Flag(
@@ -268,13 +269,13 @@ class GroundingFlags:
     tokenizer: str = value("words", metavar="REF")
     grounded_above: int = count(100, least=0)
 
-    def types(self, offline: bool) -> tuple[Vocabulary, frozenset[str]] | None:
+    def types(self) -> tuple[Vocabulary, frozenset[str]] | None:
         """Return the vocabulary and its grounded types; None without --grounding."""
         if self.grounding is None:
             return None
         from vgtools.tasks.compare import grounded_types
 
-        types = open_vocabulary(self.tokenizer, offline)
+        types = open_vocabulary(self.tokenizer)
         return types, grounded_types(self.grounding, types, self.grounded_above)
 
 
@@ -315,7 +316,7 @@ def note(command: str, message: str, quiet: bool = False) -> None:
         print(f"vg {command}: {plain(message)}", file=sys.stderr)
 
 
-def open_vocabulary(tokenizer: str, offline: bool) -> Vocabulary:
+def open_vocabulary(tokenizer: str) -> Vocabulary:
     """Return the definition of a token: the words of a text (`words`), or the pieces of a
     tokenizer.
     """
@@ -325,7 +326,7 @@ def open_vocabulary(tokenizer: str, offline: bool) -> Vocabulary:
         return ngrams.WordTypes()
     from vgtools.models.references import load_tokenizer
 
-    return ngrams.Pieces(load_tokenizer(tokenizer, offline=offline), tokenizer)
+    return ngrams.Pieces(load_tokenizer(tokenizer), tokenizer)
 
 
 def check_streams(inputs: Sequence[str | None], output: str) -> None:

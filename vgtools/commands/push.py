@@ -70,7 +70,7 @@ def push(
     kind = "model" if is_model else "dataset"
     contents: dict[str, Any] = {**files, "README.md": text.encode()}
     message = f"vg push {source.name}"
-    print(hub.push(repository, kind, contents, message, private, offline))
+    print(hub.push(repository, kind, contents, message, private))
     note("push", f"{amount(len(files), 'file')}, {size:,} bytes", quiet)
 
 

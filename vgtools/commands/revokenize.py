@@ -78,7 +78,7 @@ def revokenize(
     inputs = Inputs([] if shards else files)
     hashes = [None if shards else inputs.sha256(path) for path in files]
     made = [manifest_beside(*pair) for pair in zip(files, hashes, strict=True)]
-    make = partial(_work, tokenizer, offline, *_origin(files, made), limit, draw)
+    make = partial(_work, tokenizer, *_origin(files, made), limit, draw)
     with no_collection():
         counts = run.write(
             make(),
@@ -104,7 +104,6 @@ def revokenize(
 
 def _work(
     tokenizer: str,
-    offline: bool,
     origin: dict[str, Any],
     facts: dict[str, Any],
     limit: int | None,
@@ -114,7 +113,7 @@ def _work(
     from vgtools.models.references import load_tokenizer
     from vgtools.systems.vokenization import revokenize as system
 
-    loaded = load_tokenizer(tokenizer, offline=offline)
+    loaded = load_tokenizer(tokenizer)
     return system.RevokenizeTask(loaded, tokenizer, origin, facts, limit, draw)
 
 

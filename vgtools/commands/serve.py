@@ -93,5 +93,4 @@ def serve(
         captions=captions,
         nprobe=nprobe,
         device=runtime.device,
-        offline=runtime.offline,
     )

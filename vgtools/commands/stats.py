@@ -165,7 +165,7 @@ def stats(
     read = (*names, *voken_files, reference, grounding.captions, grounding.stop_words)
     sources = [str(name) for name in read if name not in (None, "-")]
     target = None if layout.plot is None else page_path(layout.plot, sources)
-    types = open_vocabulary(tokenizer, offline)
+    types = open_vocabulary(tokenizer)
     met = TextStats()
 
     def growth() -> float | None:

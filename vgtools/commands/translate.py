@@ -106,7 +106,7 @@ def translate(
 
     device = pick_device(runtime.device)
     how = Decoding(search.beams, search.length_penalty, search.longer)
-    opened = open_model(model, feats, device, offline=runtime.offline)
+    opened = open_model(model, feats, device)
     dtype = pick_dtype(search.dtype)
     worker = StreamTranslator(opened, text, how, search.batch_size, dtype, index)
     config = {

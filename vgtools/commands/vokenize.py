@@ -191,7 +191,7 @@ def _work(
     if control.control is None:
         worker = _matcher(bank, search, control, runtime)
         return system.SearchWork(worker, index, window, limit, search.dtype)
-    return _drawn(bank, search, control, runtime.offline, window, limit)
+    return _drawn(bank, search, control, window, limit)
 
 
 def _matcher(
@@ -207,7 +207,6 @@ def _matcher(
         search.matcher and local(search.matcher),
         device=runtime.device,
         dtype=search.dtype,
-        offline=runtime.offline,
         level=search.level,
         reading=search.reading,
     )
@@ -222,12 +221,7 @@ def _matcher(
 
 
 def _drawn(
-    bank: Index,
-    search: VokenSearchFlags,
-    control: Control,
-    offline: bool,
-    window: int,
-    limit: int | None,
+    bank: Index, search: VokenSearchFlags, control: Control, window: int, limit: int | None
 ) -> VokenizeTask:
     """Return the labels of a control; the matcher's tokenizer alone is used."""
     from vgtools.systems.vokenization.controls import Draw, DrawWork
@@ -252,7 +246,7 @@ def _drawn(
         gamma=control.gamma,
         seed=control.seed,
     )
-    return DrawWork(bank, search.matcher, draw, window, limit, offline)
+    return DrawWork(bank, search.matcher, draw, window, limit)
 
 
 def _summary(work: VokenizeTask, counts: Mapping[str, int], quiet: bool) -> None:

@@ -99,9 +99,9 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def hub_errors(what: str, way_out: str, offline: bool) -> Iterator[None]:
+def hub_errors(what: str, way_out: str) -> Iterator[None]:
     """Turn any error of a download into exit 69 with the missing files and how to get them."""
-    if offline:
+    if is_offline():
         go_offline()
     unreachable = ask_hub()
     if unreachable:
@@ -142,7 +142,7 @@ def _holds_run(ref: str) -> bool:
 
     name, revision = split_name(ref)
     # Whoever loads another model reports its errors.
-    with contextlib.suppress(Exception), hub_errors(ref, "", is_offline()):
+    with contextlib.suppress(Exception), hub_errors(ref, ""):
         hf_hub_download(name, _RUN, revision=revision)
         return True
     return False
@@ -154,7 +154,7 @@ def _fetch(ref: str) -> Path:
 
     name, revision = split_name(ref)
     missing = list[Exception]()
-    with hub_errors(repr(ref), "Download it once, or name a file here", is_offline()):
+    with hub_errors(repr(ref), "Download it once, or name a file here"):
         for kind in ("model", "dataset"):
             try:
                 return Path(snapshot_download(name, repo_type=kind, revision=revision))
@@ -180,12 +180,7 @@ def _main_file(folder: Path, ref: str) -> Path:
 
 
 def push(
-    name: str,
-    kind: str,
-    files: Mapping[str, Path | bytes],
-    message: str,
-    private: bool,
-    offline: bool,
+    name: str, kind: str, files: Mapping[str, Path | bytes], message: str, private: bool
 ) -> str:
     """Write files into a repository, made if needed, in one commit; return the commit's address.
 
@@ -195,7 +190,6 @@ def push(
         files: name in the repository -> a file here, or the contents.
         message: the commit's.
         private: only the owner sees a new repository.
-        offline: never connect.
 
     Raises:
         DataError: it holds other files (73), or cannot be written (69).
@@ -203,8 +197,8 @@ def push(
     from huggingface_hub import CommitOperationAdd, HfApi
 
     name, branch = split_name(name)
-    if offline or (unreachable := ask_hub()):
-        why = "--offline never connects" if offline else unreachable
+    if is_offline() or (unreachable := ask_hub()):
+        why = "--offline never connects" if is_offline() else unreachable
         raise DataError(f"cannot be pushed: {why}", name, code=Exit.UNAVAILABLE)
     api = HfApi()
     where: dict[str, Any] = {"repo_type": kind, "revision": branch}

@@ -36,7 +36,6 @@ class Reading:
     vectors: Vectors
     contexts: Contexts | None = None  # lines for all words, for `contexts`
     device: str = "cpu"
-    offline: bool = False
 
 
 class Subject:
@@ -64,9 +63,7 @@ class Subject:
             return
         from vgtools.models.encoder import load_encoder
 
-        self.encoder = load_encoder(
-            ref, device=reading.device, offline=reading.offline, states=True
-        )
+        self.encoder = load_encoder(ref, device=reading.device, states=True)
         self.fingerprint = self.encoder.fingerprint
 
     @cached_property
@@ -85,7 +82,7 @@ class Subject:
             return None
         reading = self.reading
         try:
-            return open_cloze(self.ref, device=reading.device, offline=reading.offline)
+            return open_cloze(self.ref, device=reading.device)
         except DataError as error:
             # The encoder itself could be opened, so that only its head can be lacking.
             if error.code != Exit.CONFIG:

@@ -108,17 +108,13 @@ class TransformersEncoder(JointEncoder):
         yield from layers
 
 
-def open_encoder(
-    ref: str, *, device: str = "cpu", dtype: str = "float32", offline: bool = False
-) -> TransformersEncoder:
+def open_encoder(ref: str, *, device: str = "cpu", dtype: str = "float32") -> TransformersEncoder:
     """Load a text encoder or a VisualBERT with the eager attention, which returns its weights.
 
     Raises:
         DataError: as `load_encoder`; or joint attention cannot be read (a late-fusion VisualBERT).
     """
-    encoder = load_encoder(
-        ref, device=device, dtype=dtype, offline=offline, attention="eager", regions=True
-    )
+    encoder = load_encoder(ref, device=device, dtype=dtype, attention="eager", regions=True)
     config = encoder.model.config
     if not isinstance(getattr(config, "num_attention_heads", None), int):
         why = f"the attention of {config.model_type} cannot be read: its configuration names no"

@@ -15,6 +15,7 @@ from unittest import mock
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import read_json
 from vgtools.io.hub import go_offline
+from vgtools.io.remote import is_offline
 from vgtools.models.references import (
     BUILTIN,
     LITE_PREPROCESSING,
@@ -46,9 +47,7 @@ class Backbone:
     width: int  # D, channels of the last feature map
 
 
-def load_backbone(
-    ref: str, *, device: str = "cpu", dtype: str = "float32", offline: bool = False
-) -> Backbone:
+def load_backbone(ref: str, *, device: str = "cpu", dtype: str = "float32") -> Backbone:
     """Load an image backbone, frozen, in eval mode, without its classifier.
 
     A reference is any timm name (`resnext101_32x8d.fb_wsl_ig1b_ft_in1k`), a directory as timm's
@@ -60,11 +59,11 @@ def load_backbone(
     """
     chosen_device = pick_device(device)
     chosen_dtype = pick_dtype(dtype)
-    if offline:
+    if is_offline():
         go_offline()
     from timm.data import resolve_data_config
 
-    dual = _dual_images(ref, offline)
+    dual = _dual_images(ref)
     if dual is not None:
         model, sha256 = dual
     elif ref.startswith("builtin:"):
@@ -73,9 +72,9 @@ def load_backbone(
         model = _saved_backbone(Path(ref))
     elif ref.startswith("hf-hub:"):
         files = ["config.json", "*.safetensors"]
-        model = _saved_backbone(resolve(ref.removeprefix("hf-hub:"), files, offline))
+        model = _saved_backbone(resolve(ref.removeprefix("hf-hub:"), files))
     else:
-        model = _timm_backbone(ref, offline)
+        model = _timm_backbone(ref)
     # The fingerprint is taken before the dtype changes, so that it is the same for every dtype.
     sha256 = fingerprint(model) if dual is None else sha256
     try:
@@ -89,7 +88,7 @@ def load_backbone(
     return Backbone(model, preprocessing, ref, sha256, width)
 
 
-def _dual_images(ref: str, offline: bool) -> tuple[Any, str] | None:
+def _dual_images(ref: str) -> tuple[Any, str] | None:
     """Return the image side of a dual encoder and the fingerprint of both sides; None for others.
 
     Raises:
@@ -103,7 +102,7 @@ def _dual_images(ref: str, offline: bool) -> tuple[Any, str] | None:
             return None
     elif ref.startswith(("builtin:", "hf-hub:")) or "/" not in ref:
         return None
-    model, folder = load_towers(ref, offline=offline)
+    model, folder = load_towers(ref)
     sha256 = fingerprint(model)
     return DualImages(model, folder), sha256
 
@@ -153,7 +152,7 @@ def _saved_backbone(folder: Path) -> Any:
     return _filled(f"local-dir:{folder}", file)
 
 
-def _timm_backbone(ref: str, offline: bool) -> Any:
+def _timm_backbone(ref: str) -> Any:
     """Return a timm network by its name, downloading its weights if needed."""
     import timm
 
@@ -170,7 +169,7 @@ def _timm_backbone(ref: str, offline: bool) -> Any:
     # Where timm names a pickle (pytorch_model.bin), the safetensors file next to it
     # (model.safetensors) is taken instead.
     stored = (known.hf_hub_filename or "model.safetensors").replace("pytorch_", "")
-    return _filled(ref, hub_file(ref, known.hf_hub_id, f"{Path(stored).stem}.safetensors", offline))
+    return _filled(ref, hub_file(ref, known.hf_hub_id, f"{Path(stored).stem}.safetensors"))
 
 
 def _filled(name: str, file: Path) -> Any:

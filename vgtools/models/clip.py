@@ -67,25 +67,24 @@ _TOGETHER = 32  # blocks that run as one batch, cut to their longest
 # ----------------------------------------------------------------------------------------- loading
 
 
-def is_tower(ref: str, *, offline: bool = False) -> bool:
+def is_tower(ref: str) -> bool:
     """Return whether a reference is a CLIP or its text tower, by its configuration.
 
     Raises:
         DataError: missing (66, 69), or its configuration is damaged (65).
     """
-    folder = resolve(ref, ENCODER_FILES, offline)
+    folder = resolve(ref, ENCODER_FILES)
     file = folder / "config.json"
     return file.is_file() and read_json(file).get("model_type") in CLIP
 
 
-def load_teacher(ref: str, *, offline: bool = False, states: bool = False) -> Encoder:
+def load_teacher(ref: str, *, states: bool = False) -> Encoder:
     """Load a text tower with its projection and tokenizer, on the CPU, in float32, all trainable.
 
     Only the text tower of a whole CLIP is loaded.
 
     Args:
         ref: hub name, directory or vg run.
-        offline: never connect.
         states: only states are asked for; transformers is then not imported where `read_texts` can
             read it.
 
@@ -98,7 +97,7 @@ def load_teacher(ref: str, *, offline: bool = False, states: bool = False) -> En
         DataError: missing (66, 69), damaged, pickled, weights are missing (such as the projection
             of a bare tower), no CLIP, or the tokenizer is not its own (65).
     """
-    folder = resolve(ref, ENCODER_FILES, offline)
+    folder = resolve(ref, ENCODER_FILES)
     values = _values(folder)
     try:
         files = safetensors_files(folder)
@@ -106,7 +105,7 @@ def load_teacher(ref: str, *, offline: bool = False, states: bool = False) -> En
         line = f'python -c "from transformers import CLIPModel; CLIPModel.from_pretrained({ref!r})'
         why = f'{error.why}: {line}.save_pretrained(DIR)"'
         raise DataError(why, folder, code=error.code) from None
-    tokenizer = frame_texts(load_tokenizer(str(folder), offline=True), folder)
+    tokenizer = frame_texts(load_tokenizer(str(folder)), folder)
     model: Any = read_texts(folder, values, files) if states else None
     missing = unlike = list[str]()
     if model is None:

@@ -147,10 +147,10 @@ class ClozeModel:
             yield cloze.source[asked], self._head(states.tokens[places])
 
 
-def open_cloze(ref: str, *, device: str = "cpu", offline: bool = False) -> ClozeModel:
+def open_cloze(ref: str, *, device: str = "cpu") -> ClozeModel:
     """Open a masked language model by its reference.
 
     Raises:
         DataError: as `load_masked_lm`; it has no masked language model's head (78).
     """
-    return ClozeModel(load_masked_lm(ref, offline=offline, new_head=False), pick_device(device))
+    return ClozeModel(load_masked_lm(ref, new_head=False), pick_device(device))

@@ -16,12 +16,11 @@ from vgtools.models.references import first_line, quiet_transformers, resolve
 CLIP = ("clip", "clip_text_model")  # model types that have a text tower with its projection
 
 
-def describe(ref: str, *, offline: bool = False) -> dict[str, Any]:
+def describe(ref: str) -> dict[str, Any]:
     """Return the sizes of a text encoder, or of the text tower of a CLIP.
 
     Args:
         ref: hub name, directory, vg run or `builtin:NAME`; or a configuration (`X.json`).
-        offline: never connect.
 
     Returns:
         `model`, `type`, `width`, `max_length` (tokens, special ones included), `layers`, `heads`,
@@ -36,7 +35,7 @@ def describe(ref: str, *, offline: bool = False) -> dict[str, Any]:
     from transformers import AutoConfig, AutoModel, CLIPTextModelWithProjection
 
     is_file = ref.endswith(".json") and Path(ref).is_file()
-    file = Path(ref) if is_file else resolve(ref, ["config.json"], offline) / "config.json"
+    file = Path(ref) if is_file else resolve(ref, ["config.json"]) / "config.json"
     values = read_json(file, "a transformers configuration")
     kind = values.pop("model_type", None)
     try:

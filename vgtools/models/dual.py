@@ -104,24 +104,21 @@ def has_towers(folder: Path) -> bool:
     return file.is_file() and str(read_json(file).get("model_type")).startswith(KINDS)
 
 
-def load_dual(
-    ref: str, *, device: str = "cpu", dtype: str = "float32", offline: bool = False
-) -> DualEncoder:
+def load_dual(ref: str, *, device: str = "cpu", dtype: str = "float32") -> DualEncoder:
     """Load a dual encoder with its tokenizer.
 
     Args:
         ref: hub name or directory of one of `KINDS`, or a run of `vg pretrain clip`.
         device: as `--device`.
         dtype: as `--dtype`, for the text tower.
-        offline: never connect.
 
     Raises:
         DataError: missing (66, 69); damaged, pickled, of another kind, or one side alone (65).
     """
     chosen = pick_device(device)
     if (Path(ref) / "run.json").is_file():
-        return _of_run(ref, chosen, pick_dtype(dtype), offline)
-    folder, config = _opened(ref, offline)
+        return _of_run(ref, chosen, pick_dtype(dtype))
+    folder, config = _opened(ref)
     model: Any
     if (read := read_clip(folder, config, safetensors_files(folder))) is not None:
         model, weights = read
@@ -134,7 +131,7 @@ def load_dual(
         sha256 = fingerprint(model)
         scale = model.logit_scale
         model.vision_model = None  # Its pictures were embedded by `vg extract-image-feats`.
-    tokenizer = as_trained(load_tokenizer(str(folder), offline=True), folder)
+    tokenizer = as_trained(load_tokenizer(str(folder)), folder)
     texts = _text_side(DualTexts(model, tokenizer, folder), tokenizer, ref, sha256)
     texts.model.to(chosen, pick_dtype(dtype))
     bias = getattr(model, "logit_bias", None)
@@ -143,10 +140,10 @@ def load_dual(
     return DualEncoder(texts, None, backbone, texts.width, sha256, logits)
 
 
-def _of_run(ref: str, device: torch.device, dtype: torch.dtype, offline: bool) -> DualEncoder:
+def _of_run(ref: str, device: torch.device, dtype: torch.dtype) -> DualEncoder:
     run = open_run(ref, RUN)
     file = run.path / "run.json"
-    tower = load_teacher(ref, offline=offline, states=True)
+    tower = load_teacher(ref, states=True)
     texts = _text_side(DualTexts(tower.model), tower.tokenizer, ref, tower.fingerprint)
     config = as_config(PhotoConfig, run.info.get(RUN), RUN, file)
     photos = PhotoSide(config, tower.width)
@@ -163,7 +160,7 @@ def _of_run(ref: str, device: torch.device, dtype: torch.dtype, offline: bool) -
     return DualEncoder(texts, photos, backbone, config.width, run.fingerprint, logits)
 
 
-def load_towers(ref: str, *, offline: bool = False) -> tuple[Any, Path]:
+def load_towers(ref: str) -> tuple[Any, Path]:
     """Load both towers of a dual encoder of transformers, frozen, in eval mode, in float32.
 
     Returns:
@@ -172,17 +169,17 @@ def load_towers(ref: str, *, offline: bool = False) -> tuple[Any, Path]:
     Raises:
         DataError: as `load_dual`.
     """
-    folder, _ = _opened(ref, offline)
+    folder, _ = _opened(ref)
     return _towers(folder), folder
 
 
-def _opened(ref: str, offline: bool) -> tuple[Path, dict[str, Any]]:
+def _opened(ref: str) -> tuple[Path, dict[str, Any]]:
     """Return the folder of a dual encoder and its configuration, checked."""
     if (Path(ref) / "run.json").is_file() and read_run(ref).get("kind") == RUN:
         made_by = (read_run(ref).get("backbone") or {}).get("ref")
         why = "is a run of vg pretrain clip, which reads features of a backbone; take --backbone"
         raise DataError(f"{why} {made_by} here, and the run for vg build-index --matcher", ref)
-    folder = resolve(ref, ENCODER_FILES, offline)
+    folder = resolve(ref, ENCODER_FILES)
     config = read_json(folder / "config.json", "a transformers configuration")
     kind = config.get("model_type")
     if kind not in KINDS:

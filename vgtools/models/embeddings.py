@@ -54,12 +54,11 @@ def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
     return {match[1]: row for match, row in matches if match}
 
 
-def open_words(ref: str, *, offline: bool = False) -> WordTable:
+def open_words(ref: str) -> WordTable:
     """Open the input embeddings of an encoder or of a CLIP, or word vectors.
 
     Args:
         ref: an encoder; or vectors of `vg prepare vectors` (X.npy), or `builtin:glove-50d`.
-        offline: never connect.
 
     Raises:
         DataError: missing (66, 69); damaged, no table of token embeddings, a table that does not
@@ -69,9 +68,9 @@ def open_words(ref: str, *, offline: bool = False) -> WordTable:
         found = word_vectors.open_word_vectors(ref)
         rows = {word: row for word, row in found.rows.items() if re.fullmatch("[a-z]+", word)}
         return WordTable(ref, rows, found.array)
-    folder = resolve(ref, ENCODER_FILES, offline)
+    folder = resolve(ref, ENCODER_FILES)
     array = input_embeddings(folder)
-    rows = whole_words(load_tokenizer(str(folder), offline=True))
+    rows = whole_words(load_tokenizer(str(folder)))
     if not rows:
         raise DataError("its tokenizer has no whole words of the letters a to z", folder)
     greatest = max(rows.values())

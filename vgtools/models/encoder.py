@@ -77,7 +77,6 @@ def load_encoder(
     *,
     device: str = "cpu",
     dtype: str = "float32",
-    offline: bool = False,
     attention: str | None = None,
     regions: bool = False,
     states: bool = False,
@@ -95,7 +94,7 @@ def load_encoder(
     """
     chosen_device = pick_device(device)
     chosen_dtype = pick_dtype(dtype)
-    if states and (read := _tower(ref, offline)) is not None:
+    if states and (read := _tower(ref)) is not None:
         model, tokenizer, folder = read
         sha256 = fingerprint(model)
         return as_encoder(model.to(chosen_device, chosen_dtype), tokenizer, ref, sha256, folder)
@@ -103,7 +102,7 @@ def load_encoder(
 
     settings: dict[str, Any] = {"dtype": chosen_dtype, "attn_implementation": attention}
     model, tokenizer, folder = _pretrained(
-        AutoModel, "text encoder", ref, offline, regions=regions, **settings
+        AutoModel, "text encoder", ref, regions=regions, **settings
     )
     if chosen_dtype == pick_dtype("float32"):
         sha256 = fingerprint(model)
@@ -119,13 +118,13 @@ def load_encoder(
     return as_encoder(model, tokenizer, ref, sha256, folder)
 
 
-def _tower(ref: str, offline: bool) -> tuple[Any, Tokenizer, Path] | None:
+def _tower(ref: str) -> tuple[Any, Tokenizer, Path] | None:
     """Return the result of `_pretrained` without transformers; None where that cannot be."""
     from vgtools.models.products import quicken
     from vgtools.models.towers import read_tower
 
-    folder, config = _opened(ref, offline)
-    tokenizer = load_tokenizer(str(folder), offline=True)
+    folder, config = _opened(ref)
+    tokenizer = load_tokenizer(str(folder))
     tower = read_tower(folder, config, safetensors_files(folder))
     if tower is None:
         return None
@@ -142,22 +141,22 @@ def reads_before(encoder: Encoder) -> bool:
     return bool(encoder.prefix) and encoder.model.config.model_type not in causal
 
 
-def read_config(ref: str, *, offline: bool = False) -> dict[str, Any]:
+def read_config(ref: str) -> dict[str, Any]:
     """Return the transformers configuration of a text encoder's reference.
 
     Raises:
         DataError: missing (66, 69), or not a JSON object (65).
     """
-    return _config_in(resolve(ref, ENCODER_FILES, offline))
+    return _config_in(resolve(ref, ENCODER_FILES))
 
 
-def is_visualbert(ref: str, *, offline: bool = False) -> bool:
+def is_visualbert(ref: str) -> bool:
     """Return whether a reference is a checkpoint of transformers' VisualBERT.
 
     Raises:
         DataError: as `read_config`.
     """
-    return _has_regions(read_config(ref, offline=offline))
+    return _has_regions(read_config(ref))
 
 
 def _config_in(folder: Path) -> dict[str, Any]:
@@ -191,12 +190,11 @@ def max_positions(config: Any) -> int:
     return int(config.max_position_embeddings) - reserved
 
 
-def load_masked_lm(ref: str, *, offline: bool = False, new_head: bool = True) -> Encoder:
+def load_masked_lm(ref: str, *, new_head: bool = True) -> Encoder:
     """Load a masked language model and its tokenizer, on the CPU, in float32.
 
     Args:
         ref: hub name, directory, vg run or builtin.
-        offline: never connect.
         new_head: a checkpoint without the masked language model's head gets a head to be trained,
             drawn from torch's random state.
 
@@ -211,12 +209,12 @@ def load_masked_lm(ref: str, *, offline: bool = False, new_head: bool = True) ->
 
     head: Head = "or new" if new_head else "whole"
     model, tokenizer, folder = _pretrained(
-        AutoModelForMaskedLM, "masked language model", ref, offline, head, dtype="float32"
+        AutoModelForMaskedLM, "masked language model", ref, head, dtype="float32"
     )
     return as_encoder(model, tokenizer, ref, folder=folder)
 
 
-def load_seq2seq(ref: str, *, offline: bool = False) -> Encoder:
+def load_seq2seq(ref: str) -> Encoder:
     """Load a translation model and its tokenizer, on the CPU, in float32.
 
     Returns:
@@ -228,7 +226,7 @@ def load_seq2seq(ref: str, *, offline: bool = False) -> Encoder:
     from transformers import AutoModelForSeq2SeqLM
 
     model, tokenizer, folder = _pretrained(
-        AutoModelForSeq2SeqLM, "translation model", ref, offline, "whole", dtype="float32"
+        AutoModelForSeq2SeqLM, "translation model", ref, "whole", dtype="float32"
     )
     ends = ("eos_token_id", "decoder_start_token_id", "pad_token_id")
     lacking = [name for name in ends if not isinstance(getattr(model.config, name, None), int)]
@@ -258,9 +256,7 @@ def _flat(value: Any) -> list[Any]:
     return [x for one in value for x in _flat(one)] if isinstance(value, list) else [value]
 
 
-def load_with_head(
-    ref: str, network: str, seed: int, settings: Mapping[str, Any], *, offline: bool = False
-) -> Encoder:
+def load_with_head(ref: str, network: str, seed: int, settings: Mapping[str, Any]) -> Encoder:
     """Load a text encoder under a new head for a task, to fine-tune it, on the CPU, in float32.
 
     The head is always drawn from the seed, even where the checkpoint has one; so is a pooler that
@@ -280,7 +276,6 @@ def load_with_head(
         getattr(transformers, f"AutoModelFor{network}"),
         "text encoder",
         ref,
-        offline,
         dtype="float32",
         ignore_mismatched_sizes=True,
         **settings,
@@ -408,7 +403,7 @@ def _text_of(model: Any) -> Any:
     return model.text_model if model.config.model_type in TEXT_SIDES else model
 
 
-def _opened(ref: str, offline: bool) -> tuple[Path, dict[str, Any]]:
+def _opened(ref: str) -> tuple[Path, dict[str, Any]]:
     """Return the folder of a text model and its configuration.
 
     Raises:
@@ -418,7 +413,7 @@ def _opened(ref: str, offline: bool) -> tuple[Path, dict[str, Any]]:
     if builtin is not None and builtin[3] is not None:
         why = f"expected a text encoder, for example builtin:minilm, got the image backbone {ref}"
         raise DataError(why, code=Exit.USAGE)
-    folder = resolve(ref, ENCODER_FILES, offline)
+    folder = resolve(ref, ENCODER_FILES)
     safetensors_files(folder)
     config = _config_in(folder)
     check_layers(config, folder)
@@ -426,13 +421,7 @@ def _opened(ref: str, offline: bool) -> tuple[Path, dict[str, Any]]:
 
 
 def _pretrained(
-    network: Any,
-    name: str,
-    ref: str,
-    offline: bool,
-    head: Head = "new",
-    regions: bool = False,
-    **settings: Any,
+    network: Any, name: str, ref: str, head: Head = "new", regions: bool = False, **settings: Any
 ) -> tuple[Any, Tokenizer, Path]:
     """Return the transformers model of a reference, its tokenizer and its folder.
 
@@ -447,13 +436,13 @@ def _pretrained(
 
     from vgtools.models.products import quicken
 
-    folder, config = _opened(ref, offline)
+    folder, config = _opened(ref)
     if head != "new" and config.get("model_type") == "lxmert":
         why = (
             f"is a LXMERT, whose {name}'s head reads the layers that see regions; its text encoder"
         )
         raise DataError(f"{why} can be fine-tuned", ref, code=Exit.CONFIG)
-    tokenizer = load_tokenizer(str(folder), offline=True)
+    tokenizer = load_tokenizer(str(folder))
     if network is AutoModel:
         network = _text_side(config) or network
         tokenizer = as_trained(tokenizer, folder)

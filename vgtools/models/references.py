@@ -87,7 +87,7 @@ def builtin_path(ref: str) -> Path:
     return Path(spec.submodule_search_locations[0]) / inner
 
 
-def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
+def resolve(ref: str, patterns: list[str]) -> Path:
     """Return the directory of a reference, fetching files that match the patterns if needed.
 
     For `builtin:clip-bpe`, which is a tokenizer alone, it is a file.
@@ -115,20 +115,20 @@ def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
         why = "is not a model directory; expected a hub name, a directory, a vg run or builtin:NAME"
         raise DataError(why, ref, code=Exit.NO_INPUT)
     name, _, revision = ref.partition("@")
-    with hub_errors(*_way_out(ref, ", ".join(patterns)), offline):
+    with hub_errors(*_way_out(ref, ", ".join(patterns))):
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
 
 
-def hub_file(ref: str, hub_name: str, file: str, offline: bool) -> Path:
+def hub_file(ref: str, hub_name: str, file: str) -> Path:
     """Return one file of a hub's model (owner and name, a revision after `@`), fetched if needed.
 
     Raises:
         DataError: it is neither here nor can it be fetched (69).
     """
     name, _, revision = hub_name.partition("@")
-    with hub_errors(*_way_out(ref, file), offline):
+    with hub_errors(*_way_out(ref, file)):
         from huggingface_hub import hf_hub_download
 
         return Path(hf_hub_download(name, file, revision=revision or None))
@@ -139,7 +139,7 @@ def _way_out(ref: str, files: str) -> tuple[str, str]:
     return f"the model {ref!r} ({files})", way_out
 
 
-def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:
+def load_tokenizer(ref: str) -> Tokenizer:
     """Load a fast tokenizer without importing torch; it never truncates or pads.
 
     Files read are `tokenizer.json`, or `vocab.txt` (WordPiece), or `vocab.json` with `merges.txt`
@@ -151,7 +151,7 @@ def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:
     """
     from tokenizers import Tokenizer
 
-    folder = resolve(ref, TOKENIZER_FILES, offline)
+    folder = resolve(ref, TOKENIZER_FILES)
     if folder.is_file():
         return _usable(lambda: clip_bpe.open_merges(folder), folder)
     file = folder / "tokenizer.json"
@@ -456,7 +456,7 @@ def unusable(what: str, error: BaseException, ref: str | Path | None) -> DataErr
     return DataError(f"is not a usable {what}: {first_line(error)}", ref)
 
 
-def read_weights(ref: str, *, offline: bool = False) -> tuple[Path, dict[str, Tensor]]:
+def read_weights(ref: str) -> tuple[Path, dict[str, Tensor]]:
     """Return the folder of a text encoder's checkpoint and the tensors of its files.
 
     No network is built: weights that the files lack are not drawn, and any architecture will do.
@@ -464,7 +464,7 @@ def read_weights(ref: str, *, offline: bool = False) -> tuple[Path, dict[str, Te
     Raises:
         DataError: missing (66, 69), damaged or pickled (65).
     """
-    folder = resolve(ref, ENCODER_FILES, offline)
+    folder = resolve(ref, ENCODER_FILES)
     tensors: dict[str, Tensor] = {}
     for file in safetensors_files(folder):
         tensors |= read_safetensors(file)

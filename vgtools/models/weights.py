@@ -122,9 +122,7 @@ def add_noise(tensors: Tensors, magnitude: float, seed: int) -> dict[str, Tensor
     return noisy
 
 
-def save_noisy(
-    ref: str, output: str | Path, magnitude: float, seed: int, *, offline: bool = False
-) -> dict[str, Any]:
+def save_noisy(ref: str, output: str | Path, magnitude: float, seed: int) -> dict[str, Any]:
     """Write an encoder with noise as a run, and return the facts of it for a record.
 
     Heads, configuration and tokenizer do not change.
@@ -138,12 +136,10 @@ def save_noisy(
     """
     folder = Path(os.path.realpath(output))
     with Lock(folder):
-        return {"output": str(output), **_save_noisy(ref, folder, magnitude, seed, offline)}
+        return {"output": str(output), **_save_noisy(ref, folder, magnitude, seed)}
 
 
-def _save_noisy(
-    ref: str, folder: Path, magnitude: float, seed: int, offline: bool
-) -> dict[str, Any]:
+def _save_noisy(ref: str, folder: Path, magnitude: float, seed: int) -> dict[str, Any]:
     from safetensors.torch import save
 
     # The run is written next to its place and renamed when whole, so that a folder at its place is
@@ -167,7 +163,7 @@ def _save_noisy(
         if not folder.is_dir() or any(folder.iterdir()):
             refuse("exists and is not a run of vg")
         own.claim(folder)  # an empty folder is replaced
-    source, tensors = read_weights(ref, offline=offline)
+    source, tensors = read_weights(ref)
     if not encoder_weights(tensors):
         raise DataError("has no weights of an encoder (embeddings, encoder, transformer)", source)
     if path.exists() and path.samefile(source):
@@ -175,7 +171,7 @@ def _save_noisy(
     noisy = add_noise(tensors, magnitude, seed)
     std = magnitude * math.sqrt(math.pi / 2)
     facts = {"ref": ref, "magnitude": magnitude, "std": std, "seed": seed}
-    tokenizer = tokenizer_fingerprint(load_tokenizer(str(source), offline=True))
+    tokenizer = tokenizer_fingerprint(load_tokenizer(str(source)))
     copied = {name: _read(source / name) for name in TOKENIZER_FILES if (source / name).exists()}
     digest = fingerprint(encoder_weights(noisy))
     network = {"ref": ref, "fingerprint": digest, "tokenizer": tokenizer}
@@ -206,7 +202,7 @@ def _read(file: Path) -> bytes:
 
 
 def compare_encoders(
-    refs: Sequence[str], noise: str | None, magnitude: float | None, seed: int, offline: bool
+    refs: Sequence[str], noise: str | None, magnitude: float | None, seed: int
 ) -> list[dict[str, Any]]:
     """Measure how far encoders are from the first; write the first with noise.
 
@@ -215,10 +211,10 @@ def compare_encoders(
 
     There is a record per encoder after the first, and a record of the noise.
     """
-    first = read_weights(refs[0], offline=offline)[1]
+    first = read_weights(refs[0])[1]
     records: list[dict[str, Any]] = []
     for ref in refs[1:]:
-        distance = difference(first, read_weights(ref, offline=offline)[1])
+        distance = difference(first, read_weights(ref)[1])
         record = {
             "encoder": ref,
             "from": refs[0],
@@ -230,5 +226,5 @@ def compare_encoders(
         records.append(record)
     if noise is not None:
         size = records[0]["difference"] if magnitude is None else magnitude
-        records.append(save_noisy(refs[0], noise, size, seed, offline=offline))
+        records.append(save_noisy(refs[0], noise, size, seed))
     return records

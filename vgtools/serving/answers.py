@@ -364,7 +364,6 @@ class ServedModels:
     encoder: str | None = None  # a VisualBERT
     nprobe: int | None = None
     device: str = "cpu"
-    offline: bool = False
     dtype: str = "float32"
     level: str | None = None  # for `load_for`
     reading: Reading | None = None
@@ -401,7 +400,7 @@ def _with_heads(opened: Opened, models: ServedModels) -> Opened:
     assert models.encoder is not None
     regions = open_regions(models.regions)
     check_backbone(models.encoder, regions)
-    encoder = open_joint(models.encoder, device=models.device, offline=models.offline)
+    encoder = open_joint(models.encoder, device=models.device)
     check_width(encoder, regions)
     answers = opened.answers | {"attention": AttentionAnswer(encoder, regions)}
     heads = {"encoder": models.encoder, "layers": encoder.layers, "heads": encoder.heads}
@@ -433,7 +432,7 @@ def _open_bank(models: ServedModels) -> Opened:
 def _of_retriever(bank: Index, run: str, models: ServedModels) -> Opened:
     """Return the answers of a retriever: pictures of texts, and heat."""
     _refuse(models, ("backbone",), "a retriever, whose pictures are feature maps")
-    opened = open_retriever(run, device=models.device, offline=models.offline)
+    opened = open_retriever(run, device=models.device)
     answers: dict[str, Answerer] = {}
     answers["retrieve"] = ImageAnswer(RetrieverSearch(opened, bank), bank.ids)
     if models.feats is not None:
@@ -451,7 +450,6 @@ def _of_matcher(bank: Index, models: ServedModels, clusters: bool) -> Opened:
         models.matcher,
         device=models.device,
         dtype=models.dtype,
-        offline=models.offline,
         level=models.level,
         reading=models.reading,
     )
@@ -492,7 +490,7 @@ def _grids(path: str, backbone: Mapping[str, Any] | None, width: int, run: str) 
 
 def _neighbours(loaded: Matcher, bank: Index, ref: str, models: ServedModels) -> NeighbourAnswer:
     """Return the search by a new picture, which the bank's own backbone embeds."""
-    net = load_backbone(ref, device=models.device, offline=models.offline)
+    net = load_backbone(ref, device=models.device)
     made = loaded.info.get("backbone") or {}
     given = {"ref": ref, "fingerprint": net.fingerprint}
     check_same("backbone", made, given, Path(loaded.ref) / "run.json")

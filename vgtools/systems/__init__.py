@@ -69,7 +69,6 @@ def open_maps(
     dims: int | None = None,
     usual_dims: int = 180,
     device: str = "cpu",
-    offline: bool = False,
 ) -> tuple[OpenedMaps, Grids]:
     """Open a grid of features with the matcher that finds texts in it.
 
@@ -80,7 +79,6 @@ def open_maps(
         dims: dimensions of concepts.
         usual_dims: their number where it is not given.
         device: as `--device`.
-        offline: never connect.
 
     Raises:
         DataError: as `open_grids`; not a finished run, one of another kind, or of another backbone
@@ -91,13 +89,13 @@ def open_maps(
 
     grids = open_grids(feats)
     system = matcher_system(run, LOCATORS)
-    opened: OpenedMaps = system.open_locator(run, heat, dims, usual_dims, device, offline)
+    opened: OpenedMaps = system.open_locator(run, heat, dims, usual_dims, device)
     check_same("backbone", grids.manifest.get("backbone"), opened.backbone, grids.path)
     grids.check_width(opened.width, run)
     return opened, grids
 
 
-def open_joint(ref: str, *, device: str, dtype: str = "float32", offline: bool = False) -> Any:
+def open_joint(ref: str, *, device: str, dtype: str = "float32") -> Any:
     """Open a model to read its attention: a VisualBERT, or a text encoder.
 
     Returns:
@@ -110,8 +108,8 @@ def open_joint(ref: str, *, device: str, dtype: str = "float32", offline: bool =
     from vgtools.models.encoder import read_config
     from vgtools.models.references import pick_device
 
-    if not read_config(ref, offline=offline).get("bypass_transformer"):
-        return open_encoder(ref, device=device, dtype=dtype, offline=offline)
+    if not read_config(ref).get("bypass_transformer"):
+        return open_encoder(ref, device=device, dtype=dtype)
     # transformers does not return the attention of its last layer, the one that regions enter
     own = importlib.import_module(_VISUALBERT).open_attention
-    return own(ref, device=pick_device(device), dtype=dtype, offline=offline)
+    return own(ref, device=pick_device(device), dtype=dtype)

@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -337,14 +337,12 @@ class Learner:
         ref: reference of the encoder, or of the run, to start from.
         settings: settings of the fine-tuning.
         device: where it learns.
-        offline: never connect.
     """
 
     task: Task
     ref: str
     settings: Mapping[str, Any]
     device: torch.device
-    offline: bool = field(default=False, kw_only=True)
 
     # Whether `predict_kept` differs from `predict`.
     searches: ClassVar[bool] = False
@@ -368,7 +366,7 @@ class Learner:
         head = KINDS[self.task.kind].head(self.task)
         assert head is not None
         network, settings = head
-        encoder = load_with_head(self.ref, network, seed, settings, offline=self.offline)
+        encoder = load_with_head(self.ref, network, seed, settings)
         return FineTuner(encoder.model, self.task.kind, self.dtype), encoder
 
     def read(self, name: str, path: str, tuner: Any, encoder: Encoder) -> Split:

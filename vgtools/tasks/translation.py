@@ -45,12 +45,10 @@ class TranslationStart:
     Attributes:
         ref: hub name, directory or model of a finished run; with `shape` the tokenizer's reference.
         shape: a key of `vgtools.models.seq2seq.SHAPES`; None continues from `ref`.
-        offline: never connect.
     """
 
     ref: str
     shape: str | None = None
-    offline: bool = False
 
     def open(self, seed: int) -> Encoder:
         """Return the model with its tokenizer, in float32 on the CPU.
@@ -60,8 +58,8 @@ class TranslationStart:
         """
         torch.manual_seed(seed)
         if self.shape is None:
-            return load_seq2seq(self.ref, offline=self.offline)
-        tokenizer = load_tokenizer(self.ref, offline=self.offline)
+            return load_seq2seq(self.ref)
+        tokenizer = load_tokenizer(self.ref)
         return as_encoder(new_seq2seq(self.shape, tokenizer, self.ref), tokenizer, self.ref)
 
 
@@ -178,7 +176,7 @@ class TranslationLearner(Learner):
     @property
     def start(self) -> TranslationStart:
         """The model that training starts from."""
-        return TranslationStart(self.ref, self.settings.get("shape"), self.offline)
+        return TranslationStart(self.ref, self.settings.get("shape"))
 
     def new(self, seed: int) -> tuple[Translator, Encoder]:
         """Return the model and its tokenizer."""

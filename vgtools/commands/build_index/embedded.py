@@ -175,7 +175,7 @@ def _open_bank(
     if keys.images and not rights:
         raise DataError('has no row with "license" or "url"', keys.images)
     system = matcher_system(str(keys.matcher))
-    bank: EmbeddedBank = system.open_bank(keys.matcher, source, runtime.device, runtime.offline)
+    bank: EmbeddedBank = system.open_bank(keys.matcher, source, runtime.device)
     return bank, inputs, rights
 
 

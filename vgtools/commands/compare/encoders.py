@@ -47,7 +47,7 @@ def weights(
     from vgtools.models.weights import compare_encoders
     from vgtools.reports.tables import show, weights_table
 
-    records = compare_encoders(refs, noise, magnitude, seed, offline)
+    records = compare_encoders(refs, noise, magnitude, seed)
     show(records, [weights_table(records)], table)
 
 
@@ -81,7 +81,7 @@ def words(
     from vgtools.systems.xdbert import vocabularies
 
     more = tables.reported(reported, "pwcca") if reported else []
-    records = [*vocabularies.compare_words(refs, words, seed, offline=offline), *more]
+    records = [*vocabularies.compare_words(refs, words, seed), *more]
     tables.show(records, [tables.pwcca_table(records)], table)
 
 
@@ -108,7 +108,7 @@ def sizes(
     from vgtools.systems.xdbert.parameters import describe_all
 
     more = tables.reported(reported, "sizes") if reported else []
-    records = [*describe_all(refs, cross_layers, offline=offline), *more]
+    records = [*describe_all(refs, cross_layers), *more]
     joined = any(record["type"] == "xdbert" for record in records if "source" not in record)
     why = "needs a CLIP and a language encoder to join"
     refuse_if(cross_layers is not None and not joined, "--cross-layers", why)

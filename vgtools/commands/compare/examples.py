@@ -73,7 +73,7 @@ def examples(
     first, second = c.read_rows([baseline, run], split=split)
     for folder in (*first.left_out, *second.left_out):
         note("compare", f"{folder} has no finished run, skipped", quiet)
-    known = ground.types(offline)
+    known = ground.types()
     words = None if known is None else GroundedWords(*known)
     tasks = list(read_answers(first, second, words, ground.files()))
     records = [task.record(samples, seed) for task in tasks]

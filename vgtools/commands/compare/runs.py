@@ -110,7 +110,7 @@ def runs(
             note("compare", f"{folder} has no finished run, skipped", quiet)
     inputs = [*names, ground.grounding or ""]
     target = None if ground.plot is None else page_path(ground.plot, inputs)
-    ratios = _ratios(rows, ground, offline)
+    ratios = _ratios(rows, ground)
     records = []
     with Progress("compare", "models", len(rows), quiet) as bar:
         for record in c.compare(rows, samples=samples, seed=seed):
@@ -136,12 +136,12 @@ def runs(
         write_page(target, gain_figure(gains, rows[0].name).render(target.suffix))
 
 
-def _ratios(rows: Sequence[Row], ground: GroundedTasks, offline: bool) -> dict[str, float]:
+def _ratios(rows: Sequence[Row], ground: GroundedTasks) -> dict[str, float]:
     """Return the grounding ratio of each task that the baseline and another row have."""
     from vgtools.tasks import compare as c
 
     files = ground.files()
-    known = ground.types(offline)
+    known = ground.types()
     if known is None:
         return {}
     shared = [name for name in rows[0].tasks if any(name in row.tasks for row in rows[1:])]

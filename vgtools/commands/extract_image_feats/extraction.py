@@ -95,9 +95,7 @@ def open_extraction(
         slow = "this CPU emulates bfloat16; float32 is about ten times faster here"
         note("extract-image-feats", slow, runtime.quiet)
     size = features.batch_size or (8 if device.type == "cpu" else 64)
-    net = load_backbone(
-        features.backbone, device=str(device), dtype=features.compute_dtype, offline=runtime.offline
-    )
+    net = load_backbone(features.backbone, device=str(device), dtype=features.compute_dtype)
     own = hasattr(net.model, "pooled")
     wrong = features.pooling == "own" and not own
     refuse_if(wrong, "--pooling", "own belongs to a CLIP and its kin")

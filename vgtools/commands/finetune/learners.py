@@ -67,13 +67,13 @@ def learner_of(
         refuse_if(not is_xdbert(work.ref), "--full", why)
         given = shown.retrieved or shown.index or shown.feats
         refuse_if(given, "--full", "learns without images; leave out the flags that find them")
-        return FullLearner(*work.common(device), offline=runtime.offline), {}
+        return FullLearner(*work.common(device)), {}
     if is_grounded(work.ref) and work.task.kind != "translate":
         from vgtools.systems.grounding import tasks as grounding
 
         refuse_if(shown.retrieved, "--retrieved", "a grounded encoder finds images by --index")
         found = grounding.open_images(work.ref, shown.feats, shown.index, shown.images)
-        learner = grounding.GroundedLearner(*work.common(device), found, offline=runtime.offline)
+        learner = grounding.GroundedLearner(*work.common(device), found)
         return learner, found.config()
     return _of_text(work, shown, device, runtime)
 
@@ -89,7 +89,7 @@ def _with_regions(
     answers = given or str(ANSWERED)
     known = known_answers(work.task, work.files["train"], answers, work.settings)
     regions = open_regions_of(work.ref, file, pictures.boxes, known)
-    return VisualLearner(*work.common(device), regions, offline=runtime.offline), regions.config()
+    return VisualLearner(*work.common(device), regions), regions.config()
 
 
 def _of_text(
@@ -107,7 +107,6 @@ def _of_text(
     from vgtools.tasks.translation import config as translation_config
 
     common = work.common(device)
-    offline = runtime.offline
     seen = None
     added = dict[str, Any]()
     if shown.retrieved and shown.feats:
@@ -122,14 +121,14 @@ def _of_text(
     if work.task.kind == "translate":
         added |= translation_config()
         if seen is None:
-            return TranslationLearner(*common, offline=offline), added
-        return FusedTranslationLearner(*common, *seen, offline=offline), added
-    if is_tower(work.ref, offline=offline):
+            return TranslationLearner(*common), added
+        return FusedTranslationLearner(*common, *seen), added
+    if is_tower(work.ref):
         refuse_if(seen, "--retrieved", "images are fused into encoders like BERT, not into a CLIP")
-        return TowerLearner(*common, offline=offline), {}
+        return TowerLearner(*common), {}
     if seen:
-        return fused.FusedLearner(*common, *seen, offline=offline), added
+        return fused.FusedLearner(*common, *seen), added
     if has_fusion(work.ref):
         why = "learns on without its fusion; --retrieved and --feats continue with it"
         note("finetune", f"{work.ref} {why}", runtime.quiet)
-    return Learner(*common, offline=offline), {}
+    return Learner(*common), {}

@@ -97,7 +97,7 @@ def clusters(
     inputs = Inputs([*texts, *([like] if like else [])])
     facts = {} if like is None else _like(like)
     ref = encoder or facts.get("encoder", "builtin:minilm")
-    loaded = load_encoder(ref, device=runtime.device, offline=runtime.offline, states=True)
+    loaded = load_encoder(ref, device=runtime.device, states=True)
     count = k or facts["count"]
     depth = layers or facts.get("layers", 4)
     weight = facts.get("weight", 0.0) if context_weight is None else context_weight

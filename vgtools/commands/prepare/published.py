@@ -59,7 +59,7 @@ def vokens(
     from vgtools.systems.vokenization.published import read_vokens
     from vgtools.text.tokens import tokenizer_fingerprint
 
-    loaded = load_tokenizer(tokenizer, offline=offline)
+    loaded = load_tokenizer(tokenizer)
     counts = read_vokens(
         tokens,
         file,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -49,14 +48,14 @@ class TowerStart(StartFlags):
     tokenizer: str | None = value(None, metavar="NAME")
     encoder: str | None = value(None, metavar="NAME")
 
-    def open(self, offline: bool) -> Encoder:
+    def open(self) -> Encoder:
         """Return the tower to start from, with its tokenizer."""
         from vgtools.io.files import read_json
         from vgtools.models.clip import SHAPES, load_teacher, new_teacher
         from vgtools.models.references import load_tokenizer
 
         if self.encoder is not None:
-            return load_teacher(self.encoder, offline=offline)
+            return load_teacher(self.encoder)
         assert self.shape is not None
         assert self.tokenizer is not None
         shape = SHAPES.get(self.shape)
@@ -65,7 +64,7 @@ class TowerStart(StartFlags):
             why = f"{self.shape!r} is neither one of {_NAMES} nor a file"
             refuse_if(unknown, "--shape", why)
             shape = read_json(self.shape, "a transformers configuration")
-        tokenizer = load_tokenizer(self.tokenizer, offline=offline)
+        tokenizer = load_tokenizer(self.tokenizer)
         return new_teacher(shape, tokenizer, self.tokenizer, self.shape)
 
 
@@ -130,7 +129,7 @@ def clip(
     held = [valid] if valid else None
     run = PretrainFlags(target, [captions], held, None, optimizer, checkpoints, seed, runtime)
     run.train(
-        partial(start.open, runtime.offline),
+        start.open,
         lambda tower, **common: ClipPretraining(tower, feats, **common),
         {LOSS: 1.0},
         start.encoder,

@@ -86,7 +86,7 @@ class StartFlags:
         named = self.shape is None or self.shape in SHAPES
         return self.shape if named else sha256_file(str(self.shape))
 
-    def open(self, offline: bool) -> Encoder:
+    def open(self) -> Encoder:
         """Return the model to start from, with its tokenizer."""
         from vgtools.io.files import read_json
         from vgtools.io.streams import require
@@ -95,7 +95,7 @@ class StartFlags:
         from vgtools.models.references import load_tokenizer
 
         if self.encoder is not None:
-            return load_masked_lm(self.encoder, offline=offline)
+            return load_masked_lm(self.encoder)
         assert self.shape is not None
         assert self.tokenizer is not None
         values = SHAPES.get(self.shape)
@@ -107,7 +107,7 @@ class StartFlags:
                 )
             values = read_json(self.shape, "a transformers configuration")
             require(values, {"model_type": str}, self.shape, 1)
-        tokenizer = load_tokenizer(self.tokenizer, offline=offline)
+        tokenizer = load_tokenizer(self.tokenizer)
         return as_encoder(new_lm(values, tokenizer, self.shape), tokenizer, self.tokenizer)
 
 

@@ -171,7 +171,7 @@ def grounding(
 
     run = PretrainFlags(target, inputs, valid, masking, optimizer, checkpoints, seed, runtime)
     run.train(
-        partial(load_masked_lm, encoder, offline=runtime.offline),
+        partial(load_masked_lm, encoder),
         lambda text, **common: GroundedPretraining(text, shown, cross, masking.block, **common),
         weights,
         encoder,

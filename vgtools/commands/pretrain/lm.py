@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -128,7 +127,7 @@ def lm(
 
     run = PretrainFlags(target, inputs, valid, masking, optimizer, checkpoints, seed, runtime)
     run.train(
-        partial(start.open, runtime.offline),
+        start.open,
         lambda encoder, **common: VokenPretraining(
             encoder,
             vokens,

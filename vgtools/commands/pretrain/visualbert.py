@@ -109,22 +109,16 @@ def visualbert(
     from vgtools.systems.visualbert.pretraining import VisualBertPretraining
 
     def open_text() -> Encoder | None:
-        continued = start.encoder and is_visualbert(start.encoder, offline=runtime.offline)
+        continued = start.encoder and is_visualbert(start.encoder)
         learned = "words: the VisualBERT of --encoder has learned its own"
         refuse_if(words and continued, "--region-start", learned)
-        return None if continued else start.open(runtime.offline)
+        return None if continued else start.open()
 
     run = PretrainFlags(target, inputs, valid, masking, optimizer, checkpoints, seed, runtime)
     run.train(
         open_text,
         lambda text, **common: VisualBertPretraining(
-            text,
-            regions,
-            seen,
-            ref=start.encoder,
-            shape=start.shape_mark(),
-            offline=runtime.offline,
-            **common,
+            text, regions, seen, ref=start.encoder, shape=start.shape_mark(), **common
         ),
         weights or _WEIGHTS,
         start.encoder,

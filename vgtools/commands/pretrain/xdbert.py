@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -54,16 +53,16 @@ class Models:
     cross_layers: int = count(2)
     freeze_teacher: bool = value(False)
 
-    def open(self, offline: bool) -> tuple[Encoder, Encoder]:
+    def open(self) -> tuple[Encoder, Encoder]:
         """Return the student, with its head of masked words, and the teacher."""
         from vgtools.models.clip import is_tower, load_teacher
         from vgtools.models.encoder import load_masked_lm
 
-        tower = is_tower(self.encoder, offline=offline)
+        tower = is_tower(self.encoder)
         why = f"{self.encoder} is a CLIP: name it with --teacher, and here the encoder to adapt"
         refuse_if(tower, "--encoder", why)
-        teacher = load_teacher(self.teacher, offline=offline)
-        return load_masked_lm(self.encoder, offline=offline), teacher
+        teacher = load_teacher(self.teacher)
+        return load_masked_lm(self.encoder), teacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +155,7 @@ def xdbert(
 
     run = PretrainFlags(target, inputs, valid, masking, optimizer, checkpoints, seed, runtime)
     run.train(
-        partial(models.open, runtime.offline),
+        models.open,
         lambda opened, **common: XDBertPretraining(
             *opened,
             shape=XDBertConfig(models.cross_layers),

@@ -78,8 +78,7 @@ def open_model(settings: ProbeSettings, runtime: Runtime) -> Any:
     """Return the model to probe, a joint model or a text encoder."""
     from vgtools.systems import open_joint
 
-    device, offline = runtime.device, runtime.offline
-    return open_joint(settings.encoder, device=device, dtype=settings.dtype, offline=offline)
+    return open_joint(settings.encoder, device=runtime.device, dtype=settings.dtype)
 
 
 def report(

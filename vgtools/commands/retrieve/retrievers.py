@@ -92,7 +92,7 @@ def _by_matcher(
     bank = open_indexes(indexes, search.nprobe)
     refuse_if("clusters" in bank.manifest, "--index", "holds clusters of tokens, not images")
     run = matcher_path(bank, search.matcher)
-    opened = matcher_system(run).open_search(bank, run, runtime.device, runtime.offline)
+    opened = matcher_system(run).open_search(bank, run, runtime.device)
     retriever: NearestImages[Any] = opened
     config = {
         "command": "retrieve",

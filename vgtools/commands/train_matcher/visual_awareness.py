@@ -146,9 +146,7 @@ def visual_awareness(
     refuse_if(unfit, "--text", f"encoder reads the states of an encoder, --words {words} has none")
     folder = run_folder(target.output, target.restart, words, pixels.backbone)
     device = process_device(runtime.device)
-    ids, pictures, seen = _open_pictures(
-        feats, pixels, first, settings["regions"], str(device), runtime.offline
-    )
+    ids, pictures, seen = _open_pictures(feats, pixels, first, settings["regions"], str(device))
     named = (captions, validation.valid, feats, *(files or []))
     inputs = Inputs(name for name in named if name)
     splits = read_captions(captions, ids, validation, runtime.quiet)
@@ -157,7 +155,7 @@ def visual_awareness(
     ) as session:
         encoder = None
         if files is None:
-            encoder = load_encoder(words, device=str(device), offline=runtime.offline)
+            encoder = load_encoder(words, device=str(device))
         config = {
             "preset": preset,
             **settings,
@@ -177,7 +175,7 @@ def visual_awareness(
 
 
 def _open_pictures(
-    path: str, pixels: BackboneFlags, first: int, regions: int, device: str, offline: bool
+    path: str, pixels: BackboneFlags, first: int, regions: int, device: str
 ) -> tuple[list[str], RetrieverPictures, dict[str, Any]]:
     """Return the ids of the images, their pictures for the retriever, and both for `run.json`."""
     from vgtools.io.artifact import open_features
@@ -195,7 +193,7 @@ def _open_pictures(
     tar = source.listing is None
     refuse_if(tar, "GRID", f"{path} is read only from its start to its end; unpack it")
     items = list(source.items)
-    backbone = load_backbone(pixels.backbone, device=device, offline=offline)
+    backbone = load_backbone(pixels.backbone, device=device)
     how = BackboneSettings(first, pixels.crop, pixels.picture)
     seen = {"images": source.listing, "backbone": backbone.fingerprint, **how._asdict()}
     pictures = Photographed(items, backbone, how, regions)

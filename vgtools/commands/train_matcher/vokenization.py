@@ -129,7 +129,7 @@ def vokenization(
     with Session(
         "train-matcher", folder, device, quiet=runtime.quiet, save_seconds=_SECONDS
     ) as session:
-        text = load_encoder(encoder, device=str(device), offline=runtime.offline)
+        text = load_encoder(encoder, device=str(device))
         why = f"{encoder} has no token before a text that reads it, as [CLS] does"
         refuse_if(level == "sentence" and not reads_before(text), "--level", why)
         words = load_stop_words(stop_words, language)

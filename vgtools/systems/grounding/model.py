@@ -385,7 +385,7 @@ def is_grounded(ref: str) -> bool:
     return Path(ref, "run.json").exists() and read_run(ref).get("kind") == KIND
 
 
-def open_grounding(path: str, *, offline: bool = False) -> GroundedRun:
+def open_grounding(path: str) -> GroundedRun:
     """Open a finished run of kind `grounding`.
 
     Raises:
@@ -393,7 +393,7 @@ def open_grounding(path: str, *, offline: bool = False) -> GroundedRun:
     """
     run = open_run(path, KIND)
     config = as_config(GroundingConfig, run.info.get(KIND), KIND, run.path / "run.json")
-    text = load_masked_lm(str(run.path), offline=offline)
+    text = load_masked_lm(str(run.path))
     model = GroundedMaskedLM(text.model, config)
     fill(model, run.weights, run.path / f"{KIND}.safetensors")
     return GroundedRun(run, config, text, model.eval())

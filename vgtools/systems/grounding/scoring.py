@@ -64,7 +64,7 @@ class ScoredLM:
     losses: Callable[[GroundedBatch], Tensor]
 
 
-def open_model(ref: str, *, device: torch.device | str, offline: bool = False) -> ScoredLM:
+def open_model(ref: str, *, device: torch.device | str) -> ScoredLM:
     """Open a run of `vg pretrain grounding`, or a plain masked language model.
 
     Raises:
@@ -72,10 +72,10 @@ def open_model(ref: str, *, device: torch.device | str, offline: bool = False) -
             model's head (78).
     """
     if is_grounded(ref):
-        found = open_grounding(ref, offline=offline)
+        found = open_grounding(ref)
         model = found.model.to(device)
         return ScoredLM(ref, found.text, found.config, found.run.info, _grounded(model))
-    text = load_masked_lm(ref, offline=offline, new_head=False)
+    text = load_masked_lm(ref, new_head=False)
     lm = text.model.eval().to(device)
     return ScoredLM(ref, text, GroundingConfig("none", 0, 0, 0, 0), {}, _plain(lm))
 
@@ -337,7 +337,6 @@ class Comparison:
         block: tokens of a text, special ones counted.
         batch_size: texts at a time.
         device: where models run.
-        offline: never connect.
         quiet: no progress.
 
     Attributes:
@@ -352,7 +351,6 @@ class Comparison:
         block: int,
         batch_size: int,
         device: torch.device,
-        offline: bool,
         quiet: bool,
     ) -> None:
         self._inputs = inputs
@@ -361,7 +359,6 @@ class Comparison:
         self._block = block
         self._batch_size = batch_size
         self._device = device
-        self._offline = offline
         self._quiet = quiet
         self._first: tuple[str, str] | None = None  # model and its tokenizer
         self._image = np.zeros(0, np.int32)
@@ -375,7 +372,7 @@ class Comparison:
             DataError: another tokenizer than the first model's (78), no word is masked (65), or as
                 `open_model`, `Offer.open` and `read_examples`.
         """
-        model = open_model(ref, device=self._device, offline=self._offline)
+        model = open_model(ref, device=self._device)
         self._check_tokens(model)
         pictures, bank = self._offer.open(model)
         kinds = self._offer.kinds_of(model)

@@ -216,7 +216,7 @@ class GroundedLearner(Learner):
         Raises:
             DataError: as `open_grounding`.
         """
-        found = open_grounding(self.ref, offline=self.offline)
+        found = open_grounding(self.ref)
         torch.manual_seed(seed)
         tuner = GroundedTuner(found.encoder(), self.task, self.dtype)
         encoder = dataclasses.replace(found.text, ref=self.ref, fingerprint=found.run.fingerprint)

@@ -170,7 +170,7 @@ def map_cells(weights: Weights, numbers: Array, grid: Array) -> Array:
 
 
 def open_locator(
-    run: str, heat: str | None, dims: int | None, usual_dims: int, device: str, offline: bool
+    run: str, heat: str | None, dims: int | None, usual_dims: int, device: str
 ) -> OpenedMaps:
     """Open a retriever, which by default makes concept activation maps; see `systems.open_maps`.
 
@@ -181,7 +181,7 @@ def open_locator(
     if plain and dims is not None:
         raise DataError("belongs to --heat concepts", "--dims", code=Exit.USAGE)
     used = None if plain else dims or usual_dims
-    loaded = open_retriever(run, device=device, offline=offline)
+    loaded = open_retriever(run, device=device)
     made = {"heat": heat} if plain else {"heat": "concepts", "dims": used}
     where = next(loaded.retriever.parameters()).device.type
     config = {"matcher": loaded.fingerprint, **made, "device": where}

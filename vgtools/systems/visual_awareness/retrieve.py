@@ -43,7 +43,7 @@ class RetrieverRun:
         return hashlib.sha256(parts.encode()).hexdigest()
 
 
-def open_retriever(path: str | Path, *, device: str = "cpu", offline: bool = False) -> RetrieverRun:
+def open_retriever(path: str | Path, *, device: str = "cpu") -> RetrieverRun:
     """Open a run of `vg train-matcher visual-awareness`.
 
     Raises:
@@ -51,7 +51,7 @@ def open_retriever(path: str | Path, *, device: str = "cpu", offline: bool = Fal
             its training (65).
     """
     retriever, run = load_retriever(path, device=device)
-    reader = open_reader(run, device=device, offline=offline)
+    reader = open_reader(run, device=device)
     return RetrieverRun(retriever, reader, run, str(path))
 
 
@@ -143,13 +143,13 @@ def embed_bank(
     return embed
 
 
-def open_bank(run: str, feats: str | Embeddings, device: str, offline: bool) -> EmbeddedBank:
+def open_bank(run: str, feats: str | Embeddings, device: str) -> EmbeddedBank:
     """Open feature maps and the retriever that embeds them, or embeddings in its space.
 
     Raises:
         DataError: as `open_features` and `open_retriever`; or embeddings of another width (65).
     """
-    opened = open_retriever(run, device=device, offline=offline)
+    opened = open_retriever(run, device=device)
     config = opened.retriever.config
     if isinstance(feats, str):
         features = open_features(feats, positions=config.regions)
@@ -167,13 +167,13 @@ def open_bank(run: str, feats: str | Embeddings, device: str, offline: bool) -> 
     )
 
 
-def open_search(index: Index, run: str, device: str, offline: bool) -> RetrieverSearch:
+def open_search(index: Index, run: str, device: str) -> RetrieverSearch:
     """Open a retriever for the index that it embedded.
 
     Raises:
         DataError: as `open_retriever` and `RetrieverSearch`.
     """
-    return RetrieverSearch(open_retriever(run, device=device, offline=offline), index)
+    return RetrieverSearch(open_retriever(run, device=device), index)
 
 
 def vocabulary_queries(opened: RetrieverRun, count: int = 4096) -> Array:

@@ -107,27 +107,24 @@ class TranslationModel:
         return config
 
 
-def open_model(
-    ref: str, feats: str | None, device: torch.device, *, offline: bool
-) -> TranslationModel:
+def open_model(ref: str, feats: str | None, device: torch.device) -> TranslationModel:
     """Open a translation model for a device.
 
     Args:
         ref: hub name, directory, or model of a run of `vg finetune translation`.
         feats: features of images; None for a model that looks at none.
         device: where it translates.
-        offline: never connect.
 
     Raises:
         DataError: as `load_seq2seq` and `open_fusion`; the model looks at images and `feats` is
             missing, or the reverse (usage), or they are of another backbone (65).
     """
-    folder = resolve(ref, ENCODER_FILES, offline)
+    folder = resolve(ref, ENCODER_FILES)
     looks = has_fusion(folder)
     if looks != (feats is not None):
         why = "looks at images: expected --feats X.npy" if looks else "looks at no images"
         raise DataError(why if looks else f"{why}; leave out --feats", ref, code=Exit.USAGE)
-    encoder = load_seq2seq(ref, offline=offline)
+    encoder = load_seq2seq(ref)
     net = encoder.model.eval().requires_grad_(False).to(device)
     if feats is None:
         return TranslationModel(encoder, None)

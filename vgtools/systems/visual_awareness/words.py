@@ -238,7 +238,7 @@ def encoder_reader(encoder: Encoder, text: str, layers: int) -> Reader:
     return StateReader(encoder, layers) if text == "encoder" else PieceReader(encoder)
 
 
-def open_reader(run: Run, *, device: str = "cpu", offline: bool = False) -> Reader:
+def open_reader(run: Run, *, device: str = "cpu") -> Reader:
     """Open the reader of a finished run, from its own copy of the words or of the encoder.
 
     Raises:
@@ -251,7 +251,7 @@ def open_reader(run: Run, *, device: str = "cpu", offline: bool = False) -> Read
         vectors = open_word_vectors(str(run.path / TABLE))
         return _fitting(run, WordReader(vectors.rows, vectors.array, vectors.fingerprint))
     file = run.path / "run.json"
-    encoder = load_encoder(str(run.path), device=device, offline=offline, states=True)
+    encoder = load_encoder(str(run.path), device=device, states=True)
     given = {"ref": str(run.path), "fingerprint": encoder.fingerprint}
     check_same("encoder", given, trained, file)
     given = {"ref": "tokenizer.json", "fingerprint": tokenizer_fingerprint(encoder.tokenizer)}

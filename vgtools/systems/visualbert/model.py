@@ -354,12 +354,12 @@ def to_transformers(model: VisualBert) -> Any:
     return theirs
 
 
-def _from_checkpoint(ref: str, alignment: str, offline: bool) -> tuple[VisualBert, Any]:
+def _from_checkpoint(ref: str, alignment: str) -> tuple[VisualBert, Any]:
     """Load a checkpoint of transformers' VisualBERT, with or without heads, and its tokenizer."""
     from transformers import BertConfig, BertForMaskedLM
 
-    folder, tensors = read_weights(ref, offline=offline)
-    facts = read_config(ref, offline=offline)
+    folder, tensors = read_weights(ref)
+    facts = read_config(ref)
     if facts.get("model_type") != "visual_bert":
         why = f"expected a VisualBERT, got a {facts.get('model_type')} checkpoint"
         raise DataError(why, ref, code=Exit.CONFIG)
@@ -390,11 +390,11 @@ def _from_checkpoint(ref: str, alignment: str, offline: bool) -> tuple[VisualBer
         shape = tuple(known[wrong[0]].shape)
         raise DataError(f"{wrong[0]} has the shape {shape}, unlike its config.json", folder)
     model.load_state_dict(state, strict=False)
-    return model, load_tokenizer(ref, offline=offline)
+    return model, load_tokenizer(ref)
 
 
 def load_visualbert(
-    ref: str, config: VisualBertConfig, *, dtype: torch.dtype = torch.float32, offline: bool = False
+    ref: str, config: VisualBertConfig, *, dtype: torch.dtype = torch.float32
 ) -> tuple[VisualBert, Encoder]:
     """Load a VisualBERT to train it further, or make one of a BERT; on the CPU, in float32.
 
@@ -410,10 +410,10 @@ def load_visualbert(
     Raises:
         DataError: no BERT, damaged, pickled, or a VisualBERT of another width or fusion.
     """
-    if not is_visualbert(ref, offline=offline):
-        text = load_masked_lm(ref, offline=offline)
+    if not is_visualbert(ref):
+        text = load_masked_lm(ref)
         return make_visualbert(text, config, dtype), text
-    model, tokenizer = _from_checkpoint(ref, config.alignment, offline)
+    model, tokenizer = _from_checkpoint(ref, config.alignment)
     for name, theirs in vars(model.config).items():
         if theirs != getattr(config, name):
             why = f"is a VisualBERT with {name} {theirs}, {getattr(config, name)} was asked for"
@@ -465,7 +465,7 @@ class VisualBertAttention(JointEncoder):
 
 
 def open_attention(
-    ref: str, *, device: torch.device | str = "cpu", dtype: str = "float32", offline: bool = False
+    ref: str, *, device: torch.device | str = "cpu", dtype: str = "float32"
 ) -> VisualBertAttention:
     """Open a VisualBERT to read its attention; frozen, in eval mode.
 
@@ -473,6 +473,6 @@ def open_attention(
         DataError: it is not a VisualBERT, or damaged.
     """
     number = pick_dtype(dtype)
-    model, tokenizer = _from_checkpoint(ref, "sum", offline)
+    model, tokenizer = _from_checkpoint(ref, "sum")
     encoder = as_encoder(model.lm, tokenizer, ref)
     return VisualBertAttention(encoder, model.eval().requires_grad_(False).to(device, number))

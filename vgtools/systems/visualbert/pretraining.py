@@ -266,7 +266,6 @@ class VisualBertPretraining(Pretraining):
     _: KW_ONLY
     ref: str | None
     shape: str | None  # shape that the encoder was made from, if it is new
-    offline: bool
 
     def __post_init__(self) -> None:
         self._regions = open_regions(self.regions, self.seen.boxes)
@@ -281,8 +280,7 @@ class VisualBertPretraining(Pretraining):
         products = pick_dtype(self.dtype)
         if text is None:
             ref = str(self.ref)
-            offline = self.offline
-            self._model, text = load_visualbert(ref, config, dtype=products, offline=offline)
+            self._model, text = load_visualbert(ref, config, dtype=products)
         else:
             self._model = make_visualbert(text, config, products)
         self._text = text

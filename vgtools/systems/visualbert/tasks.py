@@ -419,12 +419,12 @@ class VisualLearner(Learner):
             DataError: as `load_visualbert`.
         """
         late = False
-        if is_visualbert(self.ref, offline=self.offline):
-            config = read_config(self.ref, offline=self.offline)
+        if is_visualbert(self.ref):
+            config = read_config(self.ref)
             late = bool(config.get("bypass_transformer"))
         torch.manual_seed(seed)
         shape = VisualBertConfig(self.region_input.regions.width, late)
-        model, encoder = load_visualbert(self.ref, shape, offline=self.offline)
+        model, encoder = load_visualbert(self.ref, shape)
         labels = self.region_input.answers or self.task.labels
         labelled = dataclasses.replace(self.task, labels=labels)
         return VisualTuner(model, labelled, self.dtype), encoder

@@ -180,17 +180,11 @@ class DrawWork(VokenizeTask):
     searched = False
 
     def __init__(
-        self,
-        bank: Index,
-        matcher: str | None,
-        draw: Draw,
-        window: int,
-        limit: int | None,
-        offline: bool = False,
+        self, bank: Index, matcher: str | None, draw: Draw, window: int, limit: int | None
     ) -> None:
         self._bank = bank
         self._ref = matcher_path(bank, matcher)
-        self._tokenizer = load_tokenizer(self._ref, offline=offline)
+        self._tokenizer = load_tokenizer(self._ref)
         self._draw = draw
         self._window = window
         self.inputs = [*draw.captions, *([draw.feats] if draw.feats else [])]

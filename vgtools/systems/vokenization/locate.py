@@ -59,7 +59,7 @@ class RelevanceLocator:
 
 
 def open_locator(
-    run: str, heat: str | None, dims: int | None, usual_dims: int, device: str, offline: bool
+    run: str, heat: str | None, dims: int | None, usual_dims: int, device: str
 ) -> OpenedMaps:
     """Open a matcher of vokens, or a dual encoder; see `systems.open_maps`.
 
@@ -70,7 +70,7 @@ def open_locator(
         if given:
             why = "belongs to a retriever: a matcher of vokens has maps of relevance alone"
             raise DataError(why, flag, code=Exit.USAGE)
-    loaded = open_matcher(run, device=device, offline=offline)
+    loaded = open_matcher(run, device=device)
     used = loaded.encoder.model.device.type
     config = {"matcher": loaded.fingerprint, "heat": "relevance", "device": used}
     width = loaded.matcher.config.image_width

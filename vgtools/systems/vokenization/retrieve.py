@@ -100,16 +100,16 @@ class SentenceRetriever(NearestImages[Tokens]):
         self._vokenizer.cancel()
 
 
-def open_search(index: Index, run: str, device: str, offline: bool) -> SentenceRetriever:
+def open_search(index: Index, run: str, device: str) -> SentenceRetriever:
     """Open a run of `vg train-matcher`, or a dual encoder, for the index that it embedded.
 
     Raises:
         DataError: as `load_for`.
     """
-    return SentenceRetriever(load_for(index, run, device=device, offline=offline), index)
+    return SentenceRetriever(load_for(index, run, device=device), index)
 
 
-def open_bank(run: str, feats: str | Embeddings, device: str, offline: bool) -> EmbeddedBank:
+def open_bank(run: str, feats: str | Embeddings, device: str) -> EmbeddedBank:
     """Open pooled features and the run that embeds them, or embeddings and the run of their space.
 
     Raises:
@@ -117,7 +117,7 @@ def open_bank(run: str, feats: str | Embeddings, device: str, offline: bool) -> 
             embeddings of another width (65).
     """
     features = open_features(feats) if isinstance(feats, str) else feats
-    matcher = open_matcher(run, device=device, offline=offline)
+    matcher = open_matcher(run, device=device)
     dim = matcher.matcher.config.dim
     if isinstance(features, Embeddings):
         embed = features.fitting(dim, run)

@@ -115,12 +115,7 @@ def language_of(info: Mapping[str, Any], file: str | Path) -> str:
 
 
 def open_matcher(
-    path: str | Path,
-    *,
-    device: str = "cpu",
-    dtype: str = "float32",
-    offline: bool = False,
-    reading: Reading | None = None,
+    path: str | Path, *, device: str = "cpu", dtype: str = "float32", reading: Reading | None = None
 ) -> Matcher:
     """Load a run of `vg train-matcher` with its encoder, or a dual encoder.
 
@@ -131,7 +126,7 @@ def open_matcher(
             was trained with (65); a reading, which a trained matcher learns (78); or `load_dual`'s.
     """
     if is_dual(str(path)):
-        dual = load_dual(str(path), device=device, dtype=dtype, offline=offline)
+        dual = load_dual(str(path), device=device, dtype=dtype)
         info = {"backbone": dict(dual.backbone)}
         embedding = DualEmbedding(dual).eval()
         sha256 = fingerprint_of(dual)
@@ -141,7 +136,7 @@ def open_matcher(
         why = f"was trained to read tokens; --reading {reading} belongs to a CLIP and its kin"
         raise DataError(why, path, code=Exit.CONFIG)
     matcher, run = load_matcher(path, device=device)
-    encoder = load_encoder(str(path), device=device, dtype=dtype, offline=offline, states=True)
+    encoder = load_encoder(str(path), device=device, dtype=dtype, states=True)
     file = run.path / "run.json"
     trained = run.info.get("encoder", {})
     # A folder can be edited by hand, and another encoder would give wrong vokens without any error.
@@ -444,7 +439,6 @@ def load_for(
     *,
     device: str = "cpu",
     dtype: str = "float32",
-    offline: bool = False,
     level: str | None = None,
     reading: Reading | None = None,
 ) -> Matcher:
@@ -456,7 +450,6 @@ def load_for(
         run: a run directory, if it has moved.
         device: as `--device`.
         dtype: as `--dtype`.
-        offline: never connect.
         level: the level to insist on, if any; a dual encoder has both.
         reading: how a dual encoder reads tokens.
 
@@ -470,11 +463,11 @@ def load_for(
         if reading is not None:
             why = f"holds clusters of states; --reading {reading} belongs to a CLIP and its kin"
             raise DataError(why, index.path, code=Exit.CONFIG)
-        encoder = load_encoder(path, device=device, dtype=dtype, offline=offline, states=True)
+        encoder = load_encoder(path, device=device, dtype=dtype, states=True)
         embedding, fingerprint = open_states(index, encoder)
         matcher = Matcher(embedding, encoder, {}, path, fingerprint)
     else:
-        matcher = open_matcher(path, device=device, dtype=dtype, offline=offline, reading=reading)
+        matcher = open_matcher(path, device=device, dtype=dtype, reading=reading)
     check_same("matcher", named, {"run": path, "fingerprint": matcher.fingerprint}, index.path)
     if matcher.reading is not None:
         return at_level(matcher, level or "token")
@@ -603,9 +596,7 @@ def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
     used = vokenizer.matcher
     device = str(vokenizer.encoder.device)
     level = used.matcher.config.level
-    loaded = load_for(
-        index, used.ref, device=device, offline=True, reading=used.reading, level=level
-    )
+    loaded = load_for(index, used.ref, device=device, reading=used.reading, level=level)
     tokens = vokenizer.tokenize(texts)
     exact = Vokenizer(loaded, index, context_weight=vokenizer.context_weight)
     vokens, expected = (v(texts, tokens).vokens[:, 0] for v in (vokenizer, exact))

@@ -411,7 +411,7 @@ def is_xdbert(ref: str) -> bool:
     return Path(ref, "run.json").exists() and read_run(ref).get("kind") == KIND
 
 
-def open_xdbert(path: str, *, offline: bool = False) -> XDBertRun:
+def open_xdbert(path: str) -> XDBertRun:
     """Open a finished run of kind `xdbert`.
 
     Raises:
@@ -421,10 +421,10 @@ def open_xdbert(path: str, *, offline: bool = False) -> XDBertRun:
     run = open_run(path, KIND)
     config = as_config(XDBertConfig, run.info.get(KIND), KIND, run.path / "run.json")
     check_files(run.path, run.info, "teacher/")
-    student = load_encoder(str(run.path), offline=offline)
+    student = load_encoder(str(run.path))
     if getattr(student.model, "pooler", None) is not None:
         student.model.pooler = None  # The run has none: this one was drawn at random.
-    teacher = load_teacher(str(run.path / "teacher"), offline=offline)
+    teacher = load_teacher(str(run.path / "teacher"))
     cross = XDBertCrossModal(
         Shape.of(student.model.config, teacher.model.config), config.cross_layers
     )

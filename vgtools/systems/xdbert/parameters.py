@@ -58,20 +58,17 @@ def full_model(student: Mapping[str, Any], tower: Mapping[str, Any], layers: int
     return int(student["parameters"] + layers * layer + tower["parameters"] + _LOGIT_SCALE)
 
 
-def describe_all(
-    refs: Iterable[str], layers: int | None, *, offline: bool = False
-) -> Iterator[dict[str, Any]]:
+def describe_all(refs: Iterable[str], layers: int | None) -> Iterator[dict[str, Any]]:
     """Yield the sizes of each encoder, then of each language encoder joined to each tower.
 
     Args:
         refs: as `describe` takes them.
         layers: number of cross-modal layers; None leaves the joined models out.
-        offline: never connect.
 
     Raises:
         DataError: as `describe`.
     """
-    found = [describe(ref, offline=offline) for ref in refs]
+    found = [describe(ref) for ref in refs]
     yield from found
     towers = [record for record in found if record["type"] in CLIP]
     for student in (record for record in found if record["type"] not in CLIP):

@@ -89,7 +89,7 @@ class TowerLearner(Learner):
 
     def new(self, seed: int) -> tuple[TowerTuner, Encoder]:
         """Return the tower under a linear layer that is drawn by the seed."""
-        encoder = load_teacher(self.ref, offline=self.offline)
+        encoder = load_teacher(self.ref)
         torch.manual_seed(seed)
         return TowerTuner(encoder, self.task, self.dtype), encoder
 
@@ -249,7 +249,7 @@ class FullLearner(Learner):
 
     def new(self, seed: int) -> tuple[FullTuner, Encoder]:
         """Return the model, its linear layer drawn by the seed, and the student."""
-        run = open_xdbert(self.ref, offline=self.offline)
+        run = open_xdbert(self.ref)
         self.teacher = run.teacher
         torch.manual_seed(seed)
         tuner = FullTuner(run, self.task, self.dtype)

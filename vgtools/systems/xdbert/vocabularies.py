@@ -18,9 +18,7 @@ from vgtools.models.embeddings import WordTable, open_words, read_word_list
 RANDOM = "RANDOM"
 
 
-def compare_words(
-    refs: Sequence[str], words: str | None, seed: int, *, offline: bool = False
-) -> Iterator[dict[str, Any]]:
+def compare_words(refs: Sequence[str], words: str | None, seed: int) -> Iterator[dict[str, Any]]:
     """Yield a record per pair of vocabularies, and a record of the first with random vectors.
 
     The words of a pair are those that both have. Random vectors are uniform in [0, 1), as wide as
@@ -30,7 +28,6 @@ def compare_words(
         refs: as `open_words` takes them.
         words: a list of words to restrict the comparison to, one per line.
         seed: decides the shuffles and the random vectors.
-        offline: never connect.
 
     Raises:
         DataError: as `open_words` and `compare_spaces`, or the list of words is empty.
@@ -40,7 +37,7 @@ def compare_words(
     vectors; chance alone gives its BERT/RANDOM for about 4,500 words.
     """
     chosen = None if words is None else read_word_list(words)
-    tables = [open_words(ref, offline=offline) for ref in refs]
+    tables = [open_words(ref) for ref in refs]
     for first, second in combinations(tables, 2):
         yield _compare(first, second, chosen, seed)
     first = tables[0]
