@@ -130,7 +130,7 @@ def test_a_hub_name_is_checked_as_a_directory_is(
     network = timm.create_model("resnet10t")
     monkeypatch.setattr(
         "vgtools.models.backbone.hub_file",
-        lambda ref, name, stored, offline: (asked.append((name, stored)), file)[1],
+        lambda ref, name, stored: (asked.append((name, stored)), file)[1],
     )
     save_file(network.state_dict(), file)
     found = load_backbone("resnet10t.c3_in1k")
