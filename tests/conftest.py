@@ -49,6 +49,13 @@ def _fresh_pipes() -> None:
     PIPES.clear()
 
 
+@pytest.fixture(autouse=True)
+def _fresh_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--offline` and `--quiet` of a command do not outlive the test that gave them."""
+    monkeypatch.setattr("vgtools.io.remote._offline", False)
+    monkeypatch.setattr("vgtools.io.process._quiet", False)
+
+
 def vg_command(*args: str | Path) -> list[str]:
     """Return the command line of `vg` with this interpreter."""
     return [sys.executable, "-m", "vgtools", *map(str, args)]

@@ -23,7 +23,7 @@ from vgtools.commands.completion import SHELL, completing
 from vgtools.commands.config import place_of
 from vgtools.commands.topics import Command, marked
 from vgtools.io.errors import DataError, Exit, file_error, is_out_of_memory, plain
-from vgtools.io.process import note_command_line, remove_empty
+from vgtools.io.process import note_command_line, remove_empty, stay_quiet
 from vgtools.io.remote import stay_offline
 from vgtools.io.streams import PIPES
 
@@ -191,6 +191,7 @@ def run(argv: list[str]) -> int:
     _reserve_standard_streams()
     PIPES.clear()
     stay_offline(False)
+    stay_quiet(False)
     note_command_line(["vg", *argv])
     # Read by torch: large arrays in large pages. Each micro-batch has a fresh gradient of the word
     # table, for whose small pages the kernel takes a fifth of a training step of MiniLM.

@@ -43,7 +43,7 @@ def opened(url: str, texts: list[str], size: int = 700, **config: Any) -> Sharde
 
 
 def make(shards: ShardedOutput, part: tuple[int, int] = (0, 1)) -> Any:
-    return run.run(shards, Lengths(), part, name="lengths", quiet=True)
+    return run.run(shards, Lengths(), part, name="lengths")
 
 
 def test_a_folder_at_a_url_is_the_file_of_one_process(

@@ -74,7 +74,7 @@ def save_features(folder: str, array: Array, ids: list[str], manifest: dict[str,
     task = Rows(array, ids, manifest)
     sources = [PlannedInput("photos", 60, "stamp", "image", 60)]
     out = open_folder(folder, task.config, sources, None, 9)
-    run_shards(out, task, name="rows", quiet=True)
+    run_shards(out, task, name="rows")
     assert len(Shards(folder)) == 7
 
 

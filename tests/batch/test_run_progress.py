@@ -69,7 +69,7 @@ def test_the_rest_is_estimated_from_the_bytes_of_the_input(
     def call(task: Count) -> None:
         target = Target(str(tmp_path / "y.txt"))
         run.write(
-            task, [str(source)], target, name="t", unit="lines", inputs=[], quiet=True,
+            task, [str(source)], target, name="t", unit="lines", inputs=[],
             make=lambda: task,
         )  # fmt: skip
 

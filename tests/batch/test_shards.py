@@ -72,7 +72,7 @@ def complete(
     out: ShardedOutput, task: Lengths, part: tuple[int, int] = (0, 1)
 ) -> dict[str, Any] | None:
     """Do what is missing of a part; return the manifest of a complete folder."""
-    batch.run(out, task, part, name="lengths", say=lambda message: None, quiet=True)
+    batch.run(out, task, part, name="lengths")
     return read_manifest(out.folder) if out.is_complete() else None
 
 

@@ -244,9 +244,12 @@ def test_no_command_waits_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen == ["x"]
 
 
-def test_notes_are_plain_and_can_be_turned_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_are_plain_and_can_be_turned_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     note("stats", "1 line of \x1b[31mx\x1b[0m")
-    note("stats", "another", quiet=True)
+    monkeypatch.setattr("vgtools.io.process._quiet", True)
+    note("stats", "another")
     assert capsys.readouterr().err == "vg stats: 1 line of \\x1b[31mx\\x1b[0m\n"
 
 

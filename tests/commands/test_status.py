@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
         target = Target(str(tmp_path / "y.jsonl") + "/", shard=part, shard_size=320)
         run.write(
             task, [str(tmp_path / "x.txt")], target, name="t", unit="lines", inputs=[],
-            say=lambda _: None, quiet=True, make=lambda made=task: made,
+            make=lambda made=task: made,
         )  # fmt: skip
     return tmp_path / "y.jsonl"
 

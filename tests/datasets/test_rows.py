@@ -222,16 +222,16 @@ def test_an_interrupted_run_resumes_where_it_was(tmp_path: Path) -> None:
     for name in ("x.jsonl", "y.jsonl.gz"):
         path, whole = tmp_path / name, tmp_path / f"whole-{name}"
         with pytest.raises(KeyboardInterrupt):
-            save(cut(), str(path), Tally(), "captions", {}, [], quiet=True, step=3)
+            save(cut(), str(path), Tally(), "captions", {}, [], step=3)
         assert not path.exists()
         assert (tmp_path / f"{name}.part").exists()
         with pytest.raises(DataError, match="the input changed") as caught:
-            save(rows(10, change=2), str(path), Tally(), "captions", {}, [], quiet=True, step=3)
+            save(rows(10, change=2), str(path), Tally(), "captions", {}, [], step=3)
         assert caught.value.code == Exit.CONFIG
         with pytest.raises(DataError, match="the input changed"):
-            save(rows(4), str(path), Tally(), "captions", {}, [], quiet=True, step=3)
-        assert save(rows(10), str(path), Tally(), "captions", {}, [], quiet=True, step=3) == 10
-        save(rows(10), str(whole), Tally(), "captions", {}, [], quiet=True, step=3)
+            save(rows(4), str(path), Tally(), "captions", {}, [], step=3)
+        assert save(rows(10), str(path), Tally(), "captions", {}, [], step=3) == 10
+        save(rows(10), str(whole), Tally(), "captions", {}, [], step=3)
         assert path.read_bytes() == whole.read_bytes()
         assert (
             not list(tmp_path.glob("*.part"))
@@ -243,7 +243,7 @@ def test_an_interrupted_run_resumes_where_it_was(tmp_path: Path) -> None:
 def test_errors_are_listed_beside_the_output(tmp_path: Path) -> None:
     tally = Tally(skip=True)
     tally.bad(DataError("torn", "in.txt", 3))
-    save(rows(1), str(tmp_path / "x.jsonl.gz"), tally, "captions", {}, [], quiet=True)
+    save(rows(1), str(tmp_path / "x.jsonl.gz"), tally, "captions", {}, [])
     assert json.loads((tmp_path / "x.errors.jsonl").read_text()) == {
         "file": "in.txt",
         "line": 3,

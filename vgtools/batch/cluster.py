@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vgtools.io.errors import DataError, Exit, amount
-from vgtools.io.process import Stop
+from vgtools.io.process import Stop, is_quiet, stay_quiet
 from vgtools.io.remote import is_offline, stay_offline
 
 Record = dict[str, Any]
@@ -42,7 +42,6 @@ def run(
     address: str,
     workers: int | None = None,
     gpu: bool = False,
-    quiet: bool = False,
     *,
     unit: str = "shard",
     ahead: int = 1,
@@ -63,7 +62,6 @@ def run(
         workers: the most workers; those that find no place wait for one. None is one per GPU or
             core that the cluster has at the start.
         gpu: each worker has a GPU.
-        quiet: do not print which workers were lost.
         unit: name of a shard in messages.
         ahead: shards that wait at a worker for the shard that it does.
         watch: called about once per second.
@@ -85,7 +83,7 @@ def run(
             _connect(address, workers, gpu)
             with Stop() as stop:
                 place = _place(gpu)
-                queue = _Queue(make, deque(shards), address, place, quiet, unit, 1 + ahead, watch)
+                queue = _Queue(make, deque(shards), address, place, unit, 1 + ahead, watch)
                 yield from queue.run(workers or _places(gpu), stop)
         finally:
             import ray
@@ -159,8 +157,9 @@ def _fits(node: dict[str, float], needs: dict[str, int]) -> bool:
 class _Actor:
     """A worker's process, as Ray starts it; its methods run in the order of the calls."""
 
-    def __init__(self, folder: str, settings: dict[str, str], offline: bool) -> None:
+    def __init__(self, folder: str, settings: dict[str, str], offline: bool, quiet: bool) -> None:
         stay_offline(offline)
+        stay_quiet(quiet)
         os.environ.update(settings)  # some libraries read them only when they are imported
         with contextlib.suppress(FileNotFoundError):
             os.chdir(folder)
@@ -193,7 +192,6 @@ class _Queue:
     left: deque[int]
     address: str
     place: dict[str, int]
-    quiet: bool
     unit: str
     in_flight: int  # shards with a worker: the shard it does, and the next
     watch: Callable[[], None]
@@ -252,7 +250,7 @@ class _Queue:
 
         options = ray.remote(max_restarts=0, max_task_retries=0, **self.place)
         settings = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
-        actor = options(_Actor).remote(os.getcwd(), settings, is_offline())
+        actor = options(_Actor).remote(os.getcwd(), settings, is_offline(), is_quiet())
         self.tasks[actor.start.remote()] = _Worker(actor)
 
     def _check_cluster(self, seconds: float) -> None:
@@ -311,7 +309,7 @@ class _Queue:
         if self.deaths[shard] == _DEATHS:
             why = f"{_DEATHS} workers were lost {what.replace('it was', 'they were')}: {reason}"
             raise DataError(why, code=Exit.CANNOT_CONTINUE)
-        if not self.quiet:
+        if not is_quiet():
             again = amount(len(worker.shards), self.unit) + " will be done again"
             print(f"vg: a worker was lost {what}; {again}: {reason}", file=sys.stderr)
         # They come back to the front, as shards are to be started in their order.

@@ -26,7 +26,7 @@ from vgtools.io.folders import Shards
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import is_unnamed
 from vgtools.io.output import Output
-from vgtools.io.process import Progress, Stop
+from vgtools.io.process import Progress, Stop, note
 from vgtools.io.streams import Piece, read_so_far
 
 CPU_SHARD = 4 << 20  # bytes of text that take a CPU, or a GPU, some minutes at most
@@ -151,8 +151,6 @@ def write(
     default_size: int = CPU_SHARD,
     cut: Callable[[str], PlannedInput] = text_source,
     total: int | None = None,
-    say: Callable[[str], None] = print,
-    quiet: bool = False,
     make: Callable[[], ShardTask],
     workers: int | None = None,
     gpu: bool = False,
@@ -163,14 +161,12 @@ def write(
         task: computes the output.
         texts: its inputs, one after the other.
         target: where the output is written, and by whom.
-        name: the command's name, for the progress.
+        name: the command's name, for its messages.
         unit: the items that its steps count.
         inputs: all files that are read, for the manifest of a single file.
         default_size: bytes per shard of a new folder, where the target has none.
         cut: path -> the input with the unit by which it can be cut.
         total: items that there are, if known.
-        say: prints a message.
-        quiet: no progress.
         make: makes the task again, in the process of a cluster's worker; pickled.
         workers: the most that a cluster gives.
         gpu: each of them has one.
@@ -189,12 +185,12 @@ def write(
         where = None if target.ray is None else Cluster(target.ray, workers, gpu, make)
         sources = [cut(text) for text in texts]
         shards = open_folder(output, task.config, sources, *sizes, target.restart)
-        return run(shards, task, part, name=name, say=say, quiet=quiet, where=where)
+        return run(shards, task, part, name=name, where=where)
     pieces = [Piece(text) for text in texts]
     opened = partial(Output, inputs=inputs, restart=target.restart)
-    with task.open(output, opened) as out, Progress(name, unit, total, quiet) as bar:
+    with task.open(output, opened) as out, Progress(name, unit, total) as bar:
         if out.complete:
-            say(f"{output} is up to date")
+            note(name, f"{output} is up to date")
             return None
         bar.growth = _growth(texts, out, task.config.get("limit"))
         # Closed even after an error, so that the threads of the steps end before the output closes.
@@ -226,8 +222,6 @@ def run(
     part: tuple[int, int] = (0, 1),
     *,
     name: str,
-    say: Callable[[str], None] = print,
-    quiet: bool = False,
     where: Cluster | None = None,
 ) -> Counter[str] | None:
     """Make the shards that are missing, and complete the folder once none is.
@@ -238,9 +232,7 @@ def run(
         shards: the output.
         task: makes shards, in this process.
         part: (i, n): make only every n-th shard from the i-th on.
-        name: the command's name, for the progress.
-        say: prints a message.
-        quiet: no progress.
+        name: the command's name, for its messages.
         where: makes them, instead of this process.
 
     Returns:
@@ -253,10 +245,10 @@ def run(
     if shards.is_complete():
         damaged = shards.remove_damaged(part)
         if damaged:
-            say(f"{shards.folder}/: making {amount(damaged, 'damaged shard')} again")
+            note(name, f"{shards.folder}/: making {amount(damaged, 'damaged shard')} again")
         # A complete folder may still hold files of killed tries, which `finish` removes.
         elif not shards.finish():
-            say(f"{shards.folder}/ is up to date")
+            note(name, f"{shards.folder}/ is up to date")
             return None
     if where is None:
         total = len(range(part[0], len(shards.plan), part[1]))
@@ -265,19 +257,22 @@ def run(
         todo = [*shards.missing()]
         total = len(todo)
         make = _Make(shards, where.make)
-        records = cluster.run(make, todo, where.address, where.workers, where.gpu, quiet)
-    with contextlib.closing(records), Progress(name, "shards", total, quiet) as bar:
+        records = cluster.run(make, todo, where.address, where.workers, where.gpu)
+    with contextlib.closing(records), Progress(name, "shards", total) as bar:
         for _ in records:
             bar.advance(1)
     missing = shards.finish()
     if missing:
         others = amount(missing, "shard")
-        say(f"part {part[0]}/{part[1]} is done; {others} of {len(shards.plan)} are missing")
+        note(name, f"part {part[0]}/{part[1]} is done; {others} of {len(shards.plan)} are missing")
         return None
     manifest = Shards(shards.folder).manifest
     makers = manifest["made_by"]
     if len(makers) > 1:
-        say(f"shards were made by {len(makers)} kinds of devices or versions: see {shards.folder}")
+        note(
+            name,
+            f"shards were made by {len(makers)} kinds of devices or versions: see {shards.folder}",
+        )
     return Counter({name: count for name, count in manifest.items() if type(count) is int})
 
 

@@ -20,7 +20,6 @@ from vgtools.commands.options import (
     Value,
     help_at_terminal,
     is_given,
-    note,
     refuse_if,
 )
 from vgtools.commands.signature import flags
@@ -28,6 +27,7 @@ from vgtools.io.errors import amount
 from vgtools.io.files import page_path
 from vgtools.io.names import is_stream
 from vgtools.io.output import write_page_to
+from vgtools.io.process import note
 from vgtools.serving.start import Address, start
 
 _IMAGES = 4  # per word; the first is shown, the others by a click
@@ -93,7 +93,7 @@ def demo(
 
         def ready(url: str, count: int) -> None:
             print(url, flush=True)
-            note("demo", f"{amount(count, 'image')}; Ctrl-C stops it", runtime.quiet)
+            note("demo", f"{amount(count, 'image')}; Ctrl-C stops it")
             _open(url, opens)
 
         start(Address(port=0), ready, None, index=[str(emoji.bank())], device=runtime.device)
@@ -103,7 +103,7 @@ def demo(
     shown = texts[:limit]
     page = _page(shown, runtime, text or "vg demo", len(texts) > limit)
     write_page_to(target, page)
-    note("demo", f"{output}: {amount(len(shown), 'line')}", runtime.quiet)
+    note("demo", f"{output}: {amount(len(shown), 'line')}")
     if isinstance(target, Path):
         _open(target.absolute().as_uri(), opens)
 

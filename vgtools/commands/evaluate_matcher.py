@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from vgtools.commands.options import Argument, Flag, Runtime, Value, note, refuse_if
+from vgtools.commands.options import Argument, Flag, Runtime, Value, refuse_if
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount, plain
+from vgtools.io.process import note
 from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ def evaluate_matcher(
     out = open_stream("-")
     records = list[dict[str, Any]]()
     weights: Sequence[float | None] = context or [None]
-    with Progress("evaluate-matcher", "tokens", quiet=runtime.quiet) as bar:
-        evaluation = _open(captions, bank, split, words, bar, runtime.quiet, *spoken)
+    with Progress("evaluate-matcher", "tokens") as bar:
+        evaluation = _open(captions, bank, split, words, bar, *spoken)
         for ref in runs:
             # A trained matcher has its own reading.
             how = reading if is_dual(ref) else None
@@ -129,7 +130,7 @@ def evaluate_matcher(
                 if evaluation.fewest < LEAST_HITS:
                     why = f"an interval is of {amount(int(evaluation.fewest), 'hit')}; with fewer"
                     why += f" than {LEAST_HITS} it is too narrow: take more photos"
-                    note("evaluate-matcher", f"{plain(ref)}: {why}", runtime.quiet)
+                    note("evaluate-matcher", f"{plain(ref)}: {why}")
                 if not table:
                     out.write(dumps(records[-1]))
                     out.flush()
@@ -138,13 +139,7 @@ def evaluate_matcher(
 
 
 def _open(
-    captions: str,
-    bank: Features,
-    split: str,
-    words: ParsedWordFlags,
-    bar: Progress,
-    quiet: bool,
-    language: str,
+    captions: str, bank: Features, split: str, words: ParsedWordFlags, bar: Progress, language: str
 ) -> Evaluation:
     """Read the rows and texts that matchers are evaluated on."""
     from vgtools.io.streams import read_texts
@@ -156,7 +151,7 @@ def _open(
     splits = read_splits(captions, bank.ids, split, None)
     if splits.unsplit:
         left_out = amount(splits.unsplit, "caption")
-        note("evaluate-matcher", f"{left_out} without a split left out, others have one", quiet)
+        note("evaluate-matcher", f"{left_out} without a split left out, others have one")
     evaluation = Evaluation(bank, splits.train, parser, bar.advance, language, captions)
     if words.phrases is not None:
         evaluation.add_phrases(words.phrases)

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from vgtools.commands.lines import take_apart
-from vgtools.commands.options import Argument, Flag, Quiet, note, refuse_if
+from vgtools.commands.options import Argument, Flag, Quiet, refuse_if
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
+from vgtools.io.process import note
 
 
 @flags
@@ -62,4 +63,4 @@ def lineage(
     changed = len(found.changes())
     known = all(node.record or node.sha256 for node in found.nodes.values())
     same = "nothing has changed" if known else "nothing that has a sha256 has changed"
-    note("lineage", f"{amount(changed, 'change') if changed else same} since", quiet)
+    note("lineage", f"{amount(changed, 'change') if changed else same} since")

@@ -19,11 +19,11 @@ from vgtools.commands.options import (
     Target,
     Value,
     help_at_terminal,
-    note,
     refuse_if,
 )
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, amount
+from vgtools.io.process import note
 from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def locate(
     )
     config = {"command": "locate", "feats": grids.manifest["files"], **opened.config}
     config["limit"] = limit
-    work = LocateTask(queries, limit, opened.locator, grids, config, target, runtime.quiet)
+    work = LocateTask(queries, limit, opened.locator, grids, config, target)
     if maps.score:
         _score(work, {"matcher": matcher, "feats": feats})
     else:
@@ -128,7 +128,6 @@ class LocateTask:
     grids: Grids
     config: dict[str, Any]
     target: Target
-    quiet: bool
 
     def found(
         self, state: Mapping[str, Any]
@@ -156,10 +155,10 @@ def _write(work: LocateTask) -> None:
     how: dict[str, Any] = {"inputs": [work.queries], "restart": target.restart}
     with (
         Output([target.output], work.config, columns=COLUMNS, **how) as out,
-        Progress("locate", "queries", quiet=work.quiet) as bar,
+        Progress("locate", "queries") as bar,
     ):
         if out.complete:
-            note("locate", f"{target.output} is up to date", work.quiet)
+            note("locate", f"{target.output} is up to date")
             return
         counts = Counter[str](out.state.get("counts", {}))
         for step, maps, verdicts in work.found(out.state):
@@ -180,7 +179,7 @@ def _write(work: LocateTask) -> None:
         message += f", {counts['without']:,} without a known word"
     if counts["boxed"]:
         message += f"; the point hits {counts['hits']:,} of {counts['boxed']:,} with boxes"
-    note("locate", message, work.quiet)
+    note("locate", message)
 
 
 def _score(work: LocateTask, names: Mapping[str, str]) -> None:
@@ -194,10 +193,10 @@ def _score(work: LocateTask, names: Mapping[str, str]) -> None:
     config = {**work.config, "score": True}
     with (
         Output([target.output], config, inputs=[work.queries], restart=target.restart) as out,
-        Progress("locate", "queries", quiet=work.quiet) as bar,
+        Progress("locate", "queries") as bar,
     ):
         if out.complete:
-            note("locate", f"{target.output} is up to date", work.quiet)
+            note("locate", f"{target.output} is up to date")
             return
         judged: list[Verdict] = []
         total = 0

@@ -18,12 +18,11 @@ from vgtools.commands.options import (
     Seed,
     Table,
     Value,
-    note,
     refuse_if,
 )
 from vgtools.commands.signature import flags
 from vgtools.commands.topics import Topic, page
-from vgtools.io.process import Progress
+from vgtools.io.process import Progress, note
 from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
@@ -169,10 +168,10 @@ def measure(
         rows = _rows(names, against)
         measured = _measure(names, files, words, ground, seed, output, runtime)
     for remark in compare.left_out(measured, names):
-        note("measure", remark, runtime.quiet)
+        note("measure", remark)
     records = compare.compare(measured, rows, samples, seed)
     for remark in compare.out_of_reach(records, samples):
-        note("measure", remark, runtime.quiet)
+        note("measure", remark)
     if target is not None:
         write_page(target, forest_page(records, ", ".join(short_names(rows).values())))
     show(records, measure_tables(records), table)
@@ -229,7 +228,7 @@ def _measure(
             every = run.words_of(evaluations)
             drawn = contexts.draw(words.contexts, every, words.per_word, seed)
         reading = Reading(vectors, drawn, str(pick_device(runtime.device)))
-        with Progress("measure", "encoders", len(refs), runtime.quiet) as bar:
+        with Progress("measure", "encoders", len(refs)) as bar:
             grounded = None if known is None else known[1]
             measured, prints = run.measure(evaluations, refs, reading, grounded, bar.advance)
         if out is not None:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vgtools.commands.topics import FIRST, Topic, page
-from vgtools.io.errors import DataError, Exit, file_error, plain, storable
+from vgtools.io.errors import DataError, Exit, file_error, storable
 from vgtools.io.own import make_folder
+from vgtools.io.process import stay_quiet
 from vgtools.io.remote import stay_offline
 from vgtools.io.settings import count, file, names_and_help, value
 from vgtools.training.trackers import log_to
@@ -71,8 +72,8 @@ BatchSize = Annotated[int, Count("Items per batch; affects rounding only.")]
 Seed = Annotated[int, Count("Seed of every random choice; recorded.", 0, max=2**32 - 1)]
 Language = Annotated[str, Value("XX", "Language of stop words and stems: de, fr …")]
 Limit = Annotated[int | None, Count("Stop after N rows (images, lines) of the input.")]
-Quiet = Annotated[bool, Flag("--quiet", "-q", help="Print errors only.")]
-# Its callback tells the process, so that no function has to hand it on.
+# The callbacks of these two tell the process, so that no function has to hand them on.
+Quiet = Annotated[bool, Flag("--quiet", "-q", callback=stay_quiet, help="Print errors only.")]
 Offline = Annotated[
     bool,
     Flag(
@@ -308,12 +309,6 @@ def is_given(context: typer.Context, name: str) -> bool:
 
 # Suffixes of files that hold neither text nor rows.
 NOT_TEXT = r"\.(npy|npz|faiss|ids|json|safetensors)(\.(gz|zst))?$"
-
-
-def note(command: str, message: str, quiet: bool = False) -> None:
-    """Print one message of a command on stderr, unless it is quiet."""
-    if not quiet:
-        print(f"vg {command}: {plain(message)}", file=sys.stderr)
 
 
 def open_vocabulary(tokenizer: str) -> Vocabulary:

@@ -126,7 +126,7 @@ def perplexity(
         shown.tagger,
     )
     device = pick_device(runtime.device)
-    comparison = Comparison(inputs, offer, mask_rate, block, batch_size, device, runtime.quiet)
+    comparison = Comparison(inputs, offer, mask_rate, block, batch_size, device)
     with contextlib.ExitStack() as stack:
         out = None
         if output is not None:  # refused now, if it cannot be written

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vgtools.commands.options import Argument, Flag, Offline, Quiet, Value, note
+from vgtools.commands.options import Argument, Flag, Offline, Quiet, Value
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, amount
+from vgtools.io.process import note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,14 +65,14 @@ def push(
     text = card(name, source.name, body, size, license)
     if dry_run:
         print(text, end="")
-        note("push", f"{amount(len(files), 'file')}, {size:,} bytes: {', '.join(files)}", quiet)
+        note("push", f"{amount(len(files), 'file')}, {size:,} bytes: {', '.join(files)}")
         return
     is_model = "vg" not in body or body.get("kind") in _MODELS
     kind = "model" if is_model else "dataset"
     contents: dict[str, Any] = {**files, "README.md": text.encode()}
     message = f"vg push {source.name}"
     print(hub.push(repository, kind, contents, message, private))
-    note("push", f"{amount(len(files), 'file')}, {size:,} bytes", quiet)
+    note("push", f"{amount(len(files), 'file')}, {size:,} bytes")
 
 
 def _contents(source: Path) -> tuple[dict[str, Any], dict[str, Path]]:

@@ -17,10 +17,10 @@ from vgtools.commands.options import (
     TextTarget,
     Value,
     help_at_terminal,
-    note,
 )
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, amount
+from vgtools.io.process import note
 from vgtools.io.remote import all_of
 
 if TYPE_CHECKING:
@@ -88,8 +88,6 @@ def revokenize(
             unit="tokens",
             inputs=inputs,
             default_size=_SHARD,
-            say=partial(note, "revokenize", quiet=quiet),
-            quiet=quiet,
             workers=target.workers,
             make=make,
         )
@@ -99,7 +97,7 @@ def revokenize(
     message += f", {counts.get('none', 0):,} of them overlap no token of the source"
     if counts.get("replaced"):
         message += f"; {amount(counts['replaced'], 'line')} had bytes that are not UTF-8, replaced"
-    note("revokenize", message, quiet)
+    note("revokenize", message)
 
 
 def _work(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from vgtools.commands.options import File, NProbe, Runtime, Value, note
+from vgtools.commands.options import File, NProbe, Runtime, Value
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
+from vgtools.io.process import note
 from vgtools.serving.start import Address
 
 
@@ -78,7 +79,7 @@ def serve(
 
     def ready(url: str, count: int) -> None:
         print(url, flush=True)
-        note("serve", f"{amount(count, 'image')}; Ctrl-C stops it", runtime.quiet)
+        note("serve", f"{amount(count, 'image')}; Ctrl-C stops it")
 
     start(
         address,

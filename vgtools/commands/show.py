@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vgtools.commands.options import Argument, Count, File, Quiet, help_at_terminal, note, refuse_if
+from vgtools.commands.options import Argument, Count, File, Quiet, help_at_terminal, refuse_if
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, Exit, amount, file_errors
 from vgtools.io.files import page_path, refuse_same
 from vgtools.io.names import is_stream, is_url
 from vgtools.io.output import write_page_to
+from vgtools.io.process import note
 
 if TYPE_CHECKING:
     from vgtools.reports.views import View
@@ -93,7 +94,7 @@ def show(
     if any(map(is_run, paths)):
         idle = images or index or ids or png or limit
         refuse_if(idle, None, "runs have curves; leave all but -o out")
-        _show_runs(paths, output, quiet)
+        _show_runs(paths, output)
         return
     places = places or [*filter(None, (page.own_images(manifest_beside(i)) for i in indexes))]
     _check(paths, places, indexes, lists, output, png)
@@ -107,7 +108,7 @@ def show(
     refuse_same([target for name in names if isinstance(target := targets[name], Path)])
     view = _open(paths, indexes, lists)
     if not targets:
-        _print(view, limit, quiet, [_of(places, number) for number in range(len(paths))])
+        _print(view, limit, [_of(places, number) for number in range(len(paths))])
         return
     items, more = report.take(view.items, limit or (_SHEET if output is None else _PAGE))
     pictures = [
@@ -120,24 +121,24 @@ def show(
         html = view.page(items, pictures, ", ".join(names), more=more, credit=credit)
         write_page_to(targets[output], html)
         size = f"{amount(len(items), view.unit)}, {len(html) / 1e6:.1f} MB"
-        note("show", f"{output}: {size}{_rest(more)}", quiet)
+        note("show", f"{output}: {size}{_rest(more)}")
     if png is not None:
         shown = items if limit else items[:_SHEET]
         sheet, lacking = view.sheet(shown, pictures)
         write_page_to(targets[png], sheet)
         rest = _rest(more or len(shown) < len(items))
-        note("show", f"{png}: {amount(len(shown), view.unit)}{rest}", quiet)
+        note("show", f"{png}: {amount(len(shown), view.unit)}{rest}")
         if lacking:
             some = f"{len(lacking)} characters ({''.join(lacking[:12])})"
             why = f"its font has no glyph for {some}, drawn as boxes; the page (-o) shows them"
-            note("show", f"{png}: {why}", quiet)
+            note("show", f"{png}: {why}")
     for number, found in enumerate(pictures):
         complaint = found.complaint(len(view.used(items, number)))
         if complaint:
-            note("show", complaint, quiet)
+            note("show", complaint)
 
 
-def _show_runs(paths: Sequence[str], output: str | None, quiet: bool) -> None:
+def _show_runs(paths: Sequence[str], output: str | None) -> None:
     """Write the curves of runs as a page or figure."""
     from vgtools.models.sealed import check_records, read_run
     from vgtools.reports import curves
@@ -160,7 +161,7 @@ def _show_runs(paths: Sequence[str], output: str | None, quiet: bool) -> None:
     else:
         data = curves.figure(found).render(suffix)
     write_page_to(target, data)
-    note("show", f"{output}: {amount(len(found), 'training')}", quiet)
+    note("show", f"{output}: {amount(len(found), 'training')}")
 
 
 def _check(
@@ -238,7 +239,7 @@ def _rest(more: bool) -> str:
     return "; the file continues, --limit shows more" if more else ""
 
 
-def _print(view: View, limit: int | None, quiet: bool, places: Sequence[str | None]) -> None:
+def _print(view: View, limit: int | None, places: Sequence[str | None]) -> None:
     """Print tables or pictures on a terminal, tab-separated lines elsewhere, item by item."""
     from vgtools.reports import vokens as report
 
@@ -264,4 +265,4 @@ def _print(view: View, limit: int | None, quiet: bool, places: Sequence[str | No
     for item in items:
         view.table(item, console=console, pictures=pictures, draw=draw)
     if more:
-        note("show", f"{amount(len(items), view.unit)}{_rest(more)}", quiet)
+        note("show", f"{amount(len(items), view.unit)}{_rest(more)}")

@@ -22,7 +22,6 @@ from vgtools.commands.options import (
     Value,
     help_at_terminal,
     is_given,
-    note,
     open_vocabulary,
     refuse_if,
 )
@@ -31,7 +30,7 @@ from vgtools.io.errors import amount
 from vgtools.io.files import dumps, page_path
 from vgtools.io.names import is_stream
 from vgtools.io.own import open_stream, write_page
-from vgtools.io.process import Progress
+from vgtools.io.process import Progress, note
 from vgtools.io.settings import count, file, value
 from vgtools.io.streams import TextStats, read_so_far
 
@@ -172,7 +171,7 @@ def stats(
         found = read_so_far([*names, *voken_files])
         return 1 / found[0] if found and found[0] else None
 
-    with Progress("stats", "tokens", quiet=quiet, growth=growth) as bar:
+    with Progress("stats", "tokens", growth=growth) as bar:
         counts = s.CorpusStats(
             types,
             load_stop_words(grounding.stop_words, grounding.language),
@@ -193,7 +192,7 @@ def stats(
         form = tables.types_table if grounding.grounded_types else tables.corpora_table
         printed = _print([(form, rows), (tables.diversity_table, diversity)], layout.table)
         if label_vectors.vectors is not None:
-            _write_vectors(voken_files[0], label_vectors, memory << 20, limit, bar, quiet)
+            _write_vectors(voken_files[0], label_vectors, memory << 20, limit, bar)
     if layout.table:
         open_stream("-").write(tables.markdown(tables.corpora_table(printed)).encode())
     if target is not None:
@@ -202,7 +201,7 @@ def stats(
         write_page(target, corpora_figure(printed).svg())
     if met.replaced:
         lines = amount(met.replaced, "line")
-        note("stats", f"{lines} had bytes that are not UTF-8, replaced", quiet)
+        note("stats", f"{lines} had bytes that are not UTF-8, replaced")
 
 
 def _check(
@@ -243,14 +242,14 @@ def _check_vectors(context: typer.Context, vokens: Sequence[str], by: LabelVecto
 
 
 def _write_vectors(
-    vokens: str, by: LabelVectorFlags, memory: int, limit: int | None, bar: Progress, quiet: bool
+    vokens: str, by: LabelVectorFlags, memory: int, limit: int | None, bar: Progress
 ) -> None:
     """Write words as vectors of their vokens."""
     from vgtools.analysis.label_vectors import write_label_vectors
 
     output = str(by.vectors)
     words, labels = write_label_vectors(vokens, output, by.least, bar, memory, limit)
-    note("stats", f"{amount(words, 'word')} by {amount(labels, 'voken')} in {output}", quiet)
+    note("stats", f"{amount(words, 'word')} by {amount(labels, 'voken')} in {output}")
 
 
 def _rows(

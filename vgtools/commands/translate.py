@@ -22,11 +22,11 @@ from vgtools.commands.options import (
     Target,
     Value,
     help_at_terminal,
-    note,
     refuse_if,
 )
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
+from vgtools.io.process import note
 from vgtools.io.settings import count, value
 
 _WINDOW = 2048  # lines that are sorted by length together
@@ -121,10 +121,10 @@ def translate(
     inputs = [text, *([feats] if feats else []), *([index] if index else [])]
     with (
         Output([target.output], config, inputs=inputs, restart=target.restart) as out,
-        Progress("translate", "lines", quiet=runtime.quiet) as bar,
+        Progress("translate", "lines") as bar,
     ):
         if out.complete:
-            note("translate", f"{target.output} is up to date", runtime.quiet)
+            note("translate", f"{target.output} is up to date")
             return
         counts = Counter[str](out.state.get("counts", {}))
         lines = read_windows(text, 64, out.state, limit)
@@ -139,7 +139,7 @@ def translate(
             out.commit({"rows": counts["rows"], "digest": window.digest, "counts": counts})
             bar.advance(len(found))
         out.finish(kind="translations", **counts)
-    _summary(counts, runtime.quiet)
+    _summary(counts)
 
 
 def _row(row: Mapping[str, Any], translation: str) -> dict[str, Any]:
@@ -147,11 +147,11 @@ def _row(row: Mapping[str, Any], translation: str) -> dict[str, Any]:
     return {"text": row["text"], "translation": translation, **row}
 
 
-def _summary(counts: Mapping[str, int], quiet: bool) -> None:
+def _summary(counts: Mapping[str, int]) -> None:
     """Print the number of lines that were written."""
     message = amount(counts["rows"], "line")
     if counts["cut"]:
         message += f", {counts['cut']:,} cut to the longest that the model reads"
     if counts["replaced"]:
         message += f"; {amount(counts['replaced'], 'line')} had bytes that are not UTF-8, replaced"
-    note("translate", message, quiet)
+    note("translate", message)

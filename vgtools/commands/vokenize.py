@@ -21,12 +21,12 @@ from vgtools.commands.options import (
     Seed,
     TextTarget,
     help_at_terminal,
-    note,
     refuse_if,
 )
 from vgtools.commands.signature import flags
 from vgtools.commands.topics import FIRST, Topic, page
 from vgtools.io.errors import amount
+from vgtools.io.process import note
 from vgtools.io.remote import all_of, local
 from vgtools.io.settings import count, file, value
 
@@ -163,14 +163,12 @@ def vokenize(
         unit="tokens",
         inputs=[*texts, *work.inputs],
         default_size=run.GPU_SHARD if gpu else run.CPU_SHARD,
-        say=partial(note, "vokenize", quiet=runtime.quiet),
-        quiet=runtime.quiet,
         gpu=gpu,
         workers=target.workers,
         make=partial(_work, index, search, control, runtime, window, limit),
     )
     if counts is not None:
-        _summary(work, counts, runtime.quiet)
+        _summary(work, counts)
 
 
 def _work(
@@ -249,7 +247,7 @@ def _drawn(
     return DrawWork(bank, search.matcher, draw, window, limit)
 
 
-def _summary(work: VokenizeTask, counts: Mapping[str, int], quiet: bool) -> None:
+def _summary(work: VokenizeTask, counts: Mapping[str, int]) -> None:
     """Print the number of rows that were written."""
     worker = work.worker
     if work.agreed is not None:
@@ -260,11 +258,11 @@ def _summary(work: VokenizeTask, counts: Mapping[str, int], quiet: bool) -> None
     if not work.searched:
         images = f"{worker.images:,} of {amount(worker.bank, 'label')}"
         captions = f", from {amount(worker.captions, 'caption')}" if worker.captions else ""
-        note("vokenize", f"{images}{captions}", quiet)
+        note("vokenize", f"{images}{captions}")
         return
     if worker.encoder.halved:
         note("vokenize", f"out of memory; --batch-size {worker.encoder.pack} would have fit")
     message = f"{amount(counts['rows'], 'row')}, {amount(counts['tokens'], 'token')}"
     if counts.get("replaced"):
         message += f"; {amount(counts['replaced'], 'line')} had bytes that are not UTF-8, replaced"
-    note("vokenize", message, quiet)
+    note("vokenize", message)

@@ -131,9 +131,7 @@ def _draw(job: tuple[str, str, int]) -> None:
     write_page(png, picture, sync=False)
 
 
-def rasterise(
-    rows: Iterable[Row], folder: str | Path, size: int, workers: int, quiet: bool = False
-) -> Iterator[Row]:
+def rasterise(rows: Iterable[Row], folder: str | Path, size: int, workers: int) -> Iterator[Row]:
     """Draw SVGs on white as `FOLDER/IMAGE.png` where there is none in this size; yield image rows.
 
     Returns:
@@ -163,7 +161,7 @@ def rasterise(
         for row in rows
     ]
     jobs = [(row["svg"], row["path"], size) for row in rows if not _is_png(row["path"], size)]
-    with Progress("prepare openmoji", "pictures", len(jobs), quiet) as progress:
+    with Progress("prepare openmoji", "pictures", len(jobs)) as progress:
         # Starting processes takes longer than drawing a few dozen pictures.
         if workers < 2 or len(jobs) < 64:
             for _ in map(_draw, jobs):

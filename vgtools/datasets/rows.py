@@ -22,6 +22,7 @@ from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import bare, is_jsonl, is_stream
 from vgtools.io.output import Output
+from vgtools.io.process import is_quiet, note
 from vgtools.io.streams import read_lines
 
 Row = dict[str, Any]
@@ -35,7 +36,6 @@ def save(
     config: Mapping[str, Any],
     inputs: Inputs | Sequence[str | Path],
     restart: bool = False,
-    quiet: bool = False,
     step: int = 65536,
     **facts: Any,
 ) -> int:
@@ -78,15 +78,14 @@ def save(
             for error in tally.errors if len(files) > 1 else ():
                 out.write(dumps(error.record()), 1)
             out.finish(kind=what, rows=count, left_out=dict(+tally.left_out), **facts)
-    if not quiet:
-        for error in tally.errors if len(files) == 1 else ():
-            print(f"vg: skipped: {plain(error)}", file=sys.stderr)
-        report = f"vg prepare: {amount(count, what[:-1], what)} in "
-        report += "stdout" if path == "-" else path
-        report += " (up to date)" if out.complete else ""
-        left = [f"{reason}: {number:,}" for reason, number in tally.left_out.items() if number]
-        report += f"; left out: {', '.join(left)}" if left else ""
-        print(report, file=sys.stderr)
+    if is_quiet():
+        return count
+    for error in tally.errors if len(files) == 1 else ():
+        print(f"vg: skipped: {plain(error)}", file=sys.stderr)
+    report = f"{amount(count, what[:-1], what)} in {'stdout' if path == '-' else path}"
+    report += " (up to date)" if out.complete else ""
+    left = [f"{reason}: {number:,}" for reason, number in tally.left_out.items() if number]
+    note("prepare", f"{report}; left out: {', '.join(left)}" if left else report)
     return count
 
 

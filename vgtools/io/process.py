@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import orjson
 
 from vgtools.io import own
-from vgtools.io.errors import DataError, Exit, file_error
+from vgtools.io.errors import DataError, Exit, file_error, plain
 
 Taken = TypeVar("Taken")
 _OWNER = b"process "  # the start of a lock
@@ -261,6 +261,27 @@ def in_words(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
+_quiet = False
+
+
+def stay_quiet(quiet: bool) -> bool:
+    """Print errors alone from now on, or everything (`--quiet`); return which."""
+    global _quiet
+    _quiet = quiet
+    return quiet
+
+
+def is_quiet() -> bool:
+    """Return whether `--quiet` asks for errors alone."""
+    return _quiet
+
+
+def note(command: str, message: str) -> None:
+    """Print one message of a command on stderr, unless it is quiet."""
+    if not _quiet:
+        print(f"vg {command}: {plain(message)}", file=sys.stderr)
+
+
 class Progress:
     """Show progress on stderr: a bar on a terminal, elsewhere a line per minute.
 
@@ -268,7 +289,7 @@ class Progress:
         what: the command or step.
         unit: the things that are counted, for example `tokens`.
         total: how many there will be, if known.
-        quiet: show nothing.
+        quiet: show nothing, as with `--quiet`.
         growth: where the total is not known, returns how many times as much as is done now will be
             done in the end, or None.
         clock: seconds; replaced in tests.
@@ -292,7 +313,7 @@ class Progress:
         self._start = self._last = clock()
         self._bar: Any = None
         self._task: Any = None
-        self._quiet = quiet or sys.stderr is None
+        self._quiet = quiet or _quiet or sys.stderr is None
         self._terminal = (
             not self._quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         )

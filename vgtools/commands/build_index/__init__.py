@@ -8,20 +8,13 @@ import typer
 
 from vgtools.commands.build_index.embedded import embed, named_files, write_ids
 from vgtools.commands.build_index.flags import Keys, Lists
-from vgtools.commands.options import (
-    Argument,
-    Limit,
-    Restart,
-    Runtime,
-    Value,
-    help_at_terminal,
-    note,
-)
+from vgtools.commands.options import Argument, Limit, Restart, Runtime, Value, help_at_terminal
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, amount
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import beside
 from vgtools.io.output import Output
+from vgtools.io.process import note
 
 
 @flags
@@ -117,7 +110,7 @@ def _find_by_words(
     }
     with Output(named_files(output), config, inputs=inputs, restart=restart) as out:
         if out.complete:
-            note("build-index", f"{output} is up to date", runtime.quiet)
+            note("build-index", f"{output} is up to date")
             return
         rows = keys.caption_rows(source, limit)
         if vectors is None:
@@ -133,7 +126,7 @@ def _find_by_words(
             kind="index", count=len(index.ids), words=words, left_out=left_out, **index.facts
         )
     what = f"{amount(len(index.ids), 'image')} by {index.facts['keys']} in {output}"
-    note("build-index", what, runtime.quiet)
+    note("build-index", what)
     if left_out:
         what = f"{amount(left_out, 'image')} without a known word, first {index.left_out[0]!r:.80}"
-        note("build-index", f"left out: {what}", runtime.quiet)
+        note("build-index", f"left out: {what}")

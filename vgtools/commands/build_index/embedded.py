@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from vgtools.commands.build_index.flags import Keys, Lists
 from vgtools.commands.build_index.messages import say
-from vgtools.commands.options import Runtime, note, refuse_if
+from vgtools.commands.options import Runtime, refuse_if
 from vgtools.images.rights import count_licenses, read_rights, rights_file
 from vgtools.io.errors import DataError, amount, file_errors
 from vgtools.io.files import digest_of, dumps
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import is_jsonl, is_table, is_url, seen_from
 from vgtools.io.output import Output
-from vgtools.io.process import Progress
+from vgtools.io.process import Progress, note
 from vgtools.io.remote import fetched
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def embed(
     npy = {2: ("float32", bank.dim)} if emb else None
     with Output(files, config, npy=npy, inputs=inputs, restart=restart) as out:
         if out.complete:
-            note("build-index", f"{output} is up to date", runtime.quiet)
+            note("build-index", f"{output} is up to date")
             return
         copy = foreign.copy if foreign is not None and whole else None
         ids, facts = _write(bank, features.ids[:limit], keys, lists, out, output, runtime, copy)
@@ -96,10 +96,10 @@ def embed(
             **facts,
         )
     if foreign is not None:
-        note("build-index", str(foreign), runtime.quiet)
-    say(facts, files[-1], runtime.quiet)
+        note("build-index", str(foreign))
+    say(facts, files[-1])
     size = f"{amount(len(ids), 'image')} of {bank.dim} dimensions"
-    note("build-index", f"{size} in {output}", runtime.quiet)
+    note("build-index", f"{size} in {output}")
 
 
 def _write(
@@ -125,7 +125,7 @@ def _write(
     folder = Path(output).parent
     facts: dict[str, Any] = {}
     with ExitStack() as opened:
-        bar = opened.enter_context(Progress("build-index", "images", len(ids), runtime.quiet))
+        bar = opened.enter_context(Progress("build-index", "images", len(ids)))
         if keys.drop_duplicates is not None:
             with file_errors(folder, reading=False):
                 file = opened.enter_context(tempfile.TemporaryFile(dir=folder))

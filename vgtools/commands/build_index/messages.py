@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from vgtools.commands.options import note
 from vgtools.io.errors import amount
+from vgtools.io.process import note
 
 
-def say(facts: dict[str, Any], listed: str, quiet: bool) -> None:
+def say(facts: dict[str, Any], listed: str) -> None:
     """Print the images left out, the candidates measured and the one chosen."""
     if "duplicates" in facts:
         cosine, count = facts["duplicates"].values()
         what = f"left out: {amount(count, 'image')} of cosine {cosine:g} or more with another"
-        note("build-index", f"{what}, listed in {listed}", quiet)
+        note("build-index", f"{what}, listed in {listed}")
     if "licenses" in facts:
         counts = [f"{name} {count:,}" for name, count in facts["licenses"].items()]
         rest = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
-        note("build-index", f"licences: {', '.join(counts[:5])}{rest}", quiet)
+        note("build-index", f"licences: {', '.join(counts[:5])}{rest}")
     if "auto" in facts:
         for tried in facts["auto"]["tried"]:
             found = f"recall {tried['recall_at_1']:.1%}, {tried['bytes']:,} bytes"
             what = f"{tried['factory']} with --nprobe {tried['nprobe']}: {found}"
-            note("build-index", f"measured on {facts['auto']['sample']:,} images: {what}", quiet)
+            note("build-index", f"measured on {facts['auto']['sample']:,} images: {what}")
         reached = not facts["auto"]["tried"] or any(
             tried["recall_at_1"] >= facts["auto"]["recall"] for tried in facts["auto"]["tried"]
         )
         less = "" if reached else f", which falls short of --recall {facts['auto']['recall']:g}"
-        note("build-index", f"chose --factory {facts['factory']}{less}", quiet)
+        note("build-index", f"chose --factory {facts['factory']}{less}")
     if facts["recall_at_1"] is None:
         return
     words = f"{facts['recall_at_1']:.1%} of the vocabulary's words"

@@ -13,12 +13,12 @@ from vgtools.commands.options import (
     Samples,
     Seed,
     Table,
-    note,
     refuse_if,
 )
 from vgtools.commands.signature import flags
 from vgtools.io.files import page_path
 from vgtools.io.own import write_page
+from vgtools.io.process import note
 
 
 @flags
@@ -72,7 +72,7 @@ def examples(
         target = page_path(ground.plot, [baseline, run, ground.grounding or ""])
     first, second = c.read_rows([baseline, run], split=split)
     for folder in (*first.left_out, *second.left_out):
-        note("compare", f"{folder} has no finished run, skipped", quiet)
+        note("compare", f"{folder} has no finished run, skipped")
     known = ground.types()
     words = None if known is None else GroundedWords(*known)
     tasks = list(read_answers(first, second, words, ground.files()))

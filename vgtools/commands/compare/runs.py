@@ -15,14 +15,13 @@ from vgtools.commands.options import (
     Seed,
     Table,
     Value,
-    note,
     refuse_if,
 )
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import page_path
 from vgtools.io.own import write_page
-from vgtools.io.process import Progress
+from vgtools.io.process import Progress, note
 from vgtools.io.settings import value
 
 if TYPE_CHECKING:
@@ -107,12 +106,12 @@ def runs(
     rows = c.read_rows(names, scores.baseline, split, only)
     for row in rows:
         for folder in row.left_out:
-            note("compare", f"{folder} has no finished run, skipped", quiet)
+            note("compare", f"{folder} has no finished run, skipped")
     inputs = [*names, ground.grounding or ""]
     target = None if ground.plot is None else page_path(ground.plot, inputs)
     ratios = _ratios(rows, ground)
     records = []
-    with Progress("compare", "models", len(rows), quiet) as bar:
+    with Progress("compare", "models", len(rows)) as bar:
         for record in c.compare(rows, samples=samples, seed=seed):
             records.append(record)
             bar.advance(1)

@@ -20,13 +20,13 @@ from vgtools.commands.options import (
     Runtime,
     ShardTarget,
     help_at_terminal,
-    note,
     refuse_if,
 )
 from vgtools.commands.signature import flags
 from vgtools.commands.topics import FIRST, Topic, page
 from vgtools.io.errors import amount
 from vgtools.io.inputs import Inputs
+from vgtools.io.process import note
 from vgtools.io.remote import all_of, file_size
 from vgtools.io.settings import value
 from vgtools.io.streams import Piece
@@ -153,8 +153,6 @@ def extract_image_feats(
         default_size=_CPU_SHARD if device == "cpu" else _GPU_SHARD,
         cut=partial(_cut, images),
         total=None if whole is None else whole.total,
-        say=partial(note, "extract-image-feats", quiet=runtime.quiet),
-        quiet=runtime.quiet,
         make=partial(_again, features, boxes, errors, runtime, places),
         gpu=device == "cuda",
     )
@@ -163,9 +161,9 @@ def extract_image_feats(
     if file_size(manifest_of(output.rstrip("/"))) is not None:
         extract.check_errors(output, **asdict(errors))
     if captions is not None:
-        _write_captions(captions, places, output, errors, runtime.quiet)
+        _write_captions(captions, places, output, errors)
     if counts is not None:
-        _summary(output, task, counts, runtime.quiet)
+        _summary(output, task, counts)
 
 
 def _again(
@@ -222,7 +220,7 @@ def _check(
     refuse_if(taken, "--captions", f"{captions} is one of the files of -o {output}")
 
 
-def _write_captions(file: str, places: list[str], output: str, errors: Errors, quiet: bool) -> None:
+def _write_captions(file: str, places: list[str], output: str, errors: Errors) -> None:
     from vgtools.images.captions import captions
     from vgtools.io.artifact import read_ids
     from vgtools.io.errors import plain
@@ -245,22 +243,22 @@ def _write_captions(file: str, places: list[str], output: str, errors: Errors, q
     if tally.errors:
         bad = amount(len(tally.errors), "sample")
         said += f"; left out: {bad} that cannot be read, first {plain(tally.errors[0])}"
-    note("extract-image-feats", said, quiet)
+    note("extract-image-feats", said)
 
 
-def _summary(output: str, task: Extraction, counts: Mapping[str, int], quiet: bool) -> None:
+def _summary(output: str, task: Extraction, counts: Mapping[str, int]) -> None:
     """Print the numbers of images that were written and left out."""
     from vgtools.images.sources import counted
 
     row = task.writer.row_shape(task.featurizer)
     shape = " x ".join(f"{n:,}" for n in (counts["rows"], *row))
     made = f"{task.featurizer.dtype} on {task.config['device']}"
-    note("extract-image-feats", f"{output}: {shape} {made}", quiet)
+    note("extract-image-feats", f"{output}: {shape} {made}")
     if counts["errors"]:
         unusable = amount(counts["errors"], *task.writer.things)
         file = f"{output}*" if output.endswith("/") else Path(output).with_suffix("")
         why = f"{file}.errors.jsonl gives reasons"
-        note("extract-image-feats", f"{unusable} could not be used; {why}", quiet)
+        note("extract-image-feats", f"{unusable} could not be used; {why}")
     if task.whole is not None and task.whole.left_out:
         suffixes = f"left out, not images by suffix: {counted(task.whole.left_out)}"
-        note("extract-image-feats", suffixes, quiet)
+        note("extract-image-feats", suffixes)

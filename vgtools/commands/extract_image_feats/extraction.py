@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from vgtools.commands.options import Errors, Runtime, note, refuse_if
+from vgtools.commands.options import Errors, Runtime, refuse_if
 from vgtools.commands.topics import FIRST
 from vgtools.io.errors import about
+from vgtools.io.process import note
 from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def open_extraction(
     found = _open_boxes(boxes, str(device))
     if features.compute_dtype == "bfloat16" and emulates_bfloat16(device):
         slow = "this CPU emulates bfloat16; float32 is about ten times faster here"
-        note("extract-image-feats", slow, runtime.quiet)
+        note("extract-image-feats", slow)
     size = features.batch_size or (8 if device.type == "cpu" else 64)
     net = load_backbone(features.backbone, device=str(device), dtype=features.compute_dtype)
     own = hasattr(net.model, "pooled")

@@ -12,7 +12,8 @@ from vgtools.commands.finetune.flags import (
     Given,
     PictureTaskFlags,
 )
-from vgtools.commands.options import Runtime, note, refuse_if
+from vgtools.commands.options import Runtime, refuse_if
+from vgtools.io.process import note
 
 if TYPE_CHECKING:
     import torch
@@ -130,5 +131,5 @@ def _of_text(
         return fused.FusedLearner(*common, *seen), added
     if has_fusion(work.ref):
         why = "learns on without its fusion; --retrieved and --feats continue with it"
-        note("finetune", f"{work.ref} {why}", runtime.quiet)
+        note("finetune", f"{work.ref} {why}")
     return Learner(*common), {}

@@ -61,7 +61,7 @@ def flickr8k(
     splits = lists.read(known and known[1] is not None)
     rows = with_split(captions.flickr8k(tokens, tally), splits, lists.split, tally)
     config = {"command": "flickr8k", "lists": _hash(splits), "split": lists.split}
-    output.write(rows, "captions", tally, [tokens], config, quiet)
+    output.write(rows, "captions", tally, [tokens], config)
 
 
 @flags
@@ -98,7 +98,7 @@ def flickr30k_entities(
         "split": lists.split,
     }
     rows = with_split(rows, splits, lists.split, tally)
-    output.write(rows, "phrase captions", tally, [], config, quiet)
+    output.write(rows, "phrase captions", tally, [], config)
 
 
 @flags
@@ -129,7 +129,7 @@ def coco(
     tally = output.tally()
     rows = in_split(annotations_module.coco(annotations, tally, drop_crowd), as_split)
     config = {"command": "coco", "as_split": as_split, "drop_crowd": drop_crowd}
-    output.write(rows, "rows", tally, [annotations], config, quiet)
+    output.write(rows, "rows", tally, [annotations], config)
 
 
 @flags
@@ -162,7 +162,7 @@ def karpathy(
     if split is not None:
         rows = (row for row in rows if row["split"] == split)
         config["split"] = split
-    output.write(rows, "captions", tally, [dataset], config, quiet)
+    output.write(rows, "captions", tally, [dataset], config)
 
 
 @flags
@@ -187,7 +187,7 @@ def vqa(
     """
     tally = output.tally()
     rows = annotations_module.vqa(questions, tally)
-    output.write(rows, "captions", tally, [questions], {"command": "vqa"}, quiet)
+    output.write(rows, "captions", tally, [questions], {"command": "vqa"})
 
 
 def _hash(lists: dict[str, str]) -> str:

@@ -18,11 +18,11 @@ from vgtools.commands.options import (
     Seed,
     Value,
     help_at_terminal,
-    note,
     refuse_if,
 )
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, about, amount
+from vgtools.io.process import note
 
 if TYPE_CHECKING:
     from vgtools.systems.vokenization.clusters import TokenClusters
@@ -108,15 +108,15 @@ def clusters(
     files = [str(Path(output).with_suffix(end)) for end in (".faiss", ".ids", TABLE)]
     with Output(files, config, npy={2: ("float32", width)}, inputs=inputs, restart=restart) as out:
         if out.complete:
-            note("prepare", f"{output} is up to date", runtime.quiet)
+            note("prepare", f"{output} is up to date")
             return
         windows = read_windows([Piece(path) for path in texts], 4096, None, limit)
         lines = system.draw_lines(windows, loaded.tokenizer, plan.tokens, seed)
         with about(texts[0]):
-            made = system.fit_clusters(loaded, lines, plan, runtime.quiet)
+            made = system.fit_clusters(loaded, lines, plan)
         _write(out, made, plan, ref, output)
     size = f"{amount(count, 'cluster')} of {amount(made.tokens, 'token')}, mean cosine"
-    note("prepare", f"{size} {made.cosine:.3f}, in {output}", runtime.quiet)
+    note("prepare", f"{size} {made.cosine:.3f}, in {output}")
 
 
 def _like(index: str) -> dict[str, Any]:

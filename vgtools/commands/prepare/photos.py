@@ -72,7 +72,6 @@ class RowOutputs(Errors, Target, PhotoFlags):
         tally: Tally,
         inputs: Sequence[str],
         config: dict[str, Any],
-        quiet: bool,
         urls: bool = False,
     ) -> None:
         """Write the rows of `vg prepare`, then the list of their images.
@@ -93,9 +92,9 @@ class RowOutputs(Errors, Target, PhotoFlags):
         if folder:
             rows = with_photos(rows, folder, tally)
         rows = listing(rows, images, folder)
-        save(rows, self.output, tally, what, config, read, self.restart, quiet)
+        save(rows, self.output, tally, what, config, read, self.restart)
         if self.images_out:
             rest = Tally()
             rest.left_out[f"picture of {self.images} in no row"] = folder.unused() if folder else 0
             listed = images.values()
-            save(listed, self.images_out, rest, "images", config, read, self.restart, quiet)
+            save(listed, self.images_out, rest, "images", config, read, self.restart)

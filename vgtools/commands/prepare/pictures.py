@@ -18,7 +18,6 @@ from vgtools.commands.options import (
     Restart,
     Target,
     Value,
-    note,
     refuse_if,
 )
 from vgtools.commands.prepare.photos import ImagesOut, PhotoFlags, RowOutputs
@@ -26,6 +25,7 @@ from vgtools.commands.signature import flags
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets.rows import Folder, save
 from vgtools.io.errors import Tally, amount
+from vgtools.io.process import note
 
 
 @flags
@@ -61,7 +61,7 @@ def vcr(
     config = {"command": "vcr", "folder": Folder(folder).digest()}
     images = folder if images_out else None
     output = RowOutputs(images=images, images_out=images_out, **asdict(target), **asdict(errors))
-    output.write(rows, "rows", tally, annotations, config, quiet)
+    output.write(rows, "rows", tally, annotations, config)
 
 
 @flags
@@ -98,14 +98,14 @@ def openmoji(
     tally = Tally()
     config = {"command": "openmoji", "release": emoji.release(), "limit": limit}
     rows = list(emoji.openmoji(tally, limit))
-    drawn = list(emoji.rasterise(rows, folder, size, os.cpu_count() or 1, quiet))
+    drawn = list(emoji.rasterise(rows, folder, size, os.cpu_count() or 1))
     captions = emoji.openmoji_captions(rows, carriers)
     named = config | {"carriers": carriers}
-    save(captions, target.output, tally, "captions", named, [], target.restart, quiet)
+    save(captions, target.output, tally, "captions", named, [], target.restart)
     if images_out:
         made = config | {"size": size, "folder": os.path.abspath(folder)}
         credit = emoji.CREDIT
-        save(drawn, images_out, tally, "images", made, [], target.restart, quiet, credit=credit)
+        save(drawn, images_out, tally, "images", made, [], target.restart, credit=credit)
 
 
 @flags
@@ -184,4 +184,4 @@ def regions(
         backbone=region_files.named_backbone(backbone),
     )
     left_out = f"; left out: {len(tally.errors):,}" if tally.errors else ""
-    note("prepare", f"regions of {amount(count, 'image')} in {output}{left_out}", quiet)
+    note("prepare", f"regions of {amount(count, 'image')} in {output}{left_out}")

@@ -14,11 +14,11 @@ from vgtools.commands.options import (
     Quiet,
     Restart,
     Value,
-    note,
     refuse_if,
 )
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
+from vgtools.io.process import note
 
 
 @flags
@@ -70,7 +70,7 @@ def vokens(
         level=level,
         restart=restart,
     )
-    _report(counts, output, quiet)
+    _report(counts, output)
 
 
 @flags
@@ -101,7 +101,7 @@ def keys(
     from vgtools.systems.vokenization.published import read_keys
 
     limits = {"backbone": backbone, "limit": limit, "restart": restart}
-    _report(read_keys(files, output, **limits), output, quiet)  # type: ignore[arg-type]
+    _report(read_keys(files, output, **limits), output)  # type: ignore[arg-type]
 
 
 @flags
@@ -140,7 +140,7 @@ def hdf5(
 
     if read_manifest(file, verify=False).get("kind") == "image-features":
         refuse_if(ids or tokens, "--ids", "and --tokens belong to vokens, not to features")
-        _report(published.write_keys(file, output, restart), output, quiet)
+        _report(published.write_keys(file, output, restart), output)
         return
     refuse_if(not ids, "--ids", "is needed: the .ids file of the vokens' index")
     refuse_if(not tokens, "--tokens", "is needed: CORPUS.TOKENIZER.hdf5")
@@ -150,12 +150,12 @@ def hdf5(
     unlike = len({os.path.dirname(place) for place in places}) > 1 or len({*places}) < 2
     unlike = unlike or not tokens.endswith(".hdf5")
     refuse_if(unlike, "--tokens", f"must be another .hdf5 in the folder of -o {output}")
-    _report(published.write_vokens(file, ids, output, tokens, restart), output, quiet)
+    _report(published.write_vokens(file, ids, output, tokens, restart), output)
 
 
-def _report(counts: dict[str, int] | None, output: str, quiet: bool) -> None:
+def _report(counts: dict[str, int] | None, output: str) -> None:
     if counts is None:
-        note("prepare", f"{output} is up to date", quiet)
+        note("prepare", f"{output} is up to date")
         return
     more = amount(counts["tokens"], "token") if "tokens" in counts else f"width {counts['dim']}"
-    note("prepare", f"{amount(counts['rows'], 'row')}, {more} in {output}", quiet)
+    note("prepare", f"{amount(counts['rows'], 'row')}, {more} in {output}")

@@ -15,11 +15,11 @@ from vgtools.commands.options import (
     Target,
     TaskFiles,
     Value,
-    note,
     refuse_if,
 )
 from vgtools.commands.signature import flags
 from vgtools.io.errors import Tally
+from vgtools.io.process import note
 
 if TYPE_CHECKING:
     from vgtools.text.parses import Tagger
@@ -53,7 +53,7 @@ def pdtb(
     tally = Tally()
     rows = task_files.pdtb(table, tally, split)
     config = {"command": "pdtb", "split": split}
-    save(rows, target.output, tally, "relations", config, [table], target.restart, quiet)
+    save(rows, target.output, tally, "relations", config, [table], target.restart)
 
 
 @flags
@@ -87,10 +87,10 @@ def vua(
     stats = TextStats()
     rows = task_files.metaphors(table, tally, lambda texts: _nouns(tagger, texts), stats)
     config = {"command": "vua", "tagger": tagger}
-    save(rows, target.output, tally, "tagged sentences", config, [table], target.restart, quiet)
+    save(rows, target.output, tally, "tagged sentences", config, [table], target.restart)
     if stats.replaced:
         why = f"{stats.replaced} lines are not UTF-8; bad bytes were replaced"
-        note("prepare", why, quiet)
+        note("prepare", why)
 
 
 @flags
@@ -147,7 +147,7 @@ def task(
     config = {"command": "task", "task": found.name, "splits": list(splits)}
     inputs = list(splits.values())
     rows = text_rows(found, splits)
-    save(rows, target.output, Tally(), "texts", config, inputs, target.restart, quiet)
+    save(rows, target.output, Tally(), "texts", config, inputs, target.restart)
 
 
 @flags
@@ -178,7 +178,7 @@ def minimal_pairs(
     tally = Tally()
     rows = source.minimal_pairs(files, tally, most)
     config = {"command": "minimal-pairs", "most": most}
-    save(rows, target.output, tally, "pairs", config, files, target.restart, quiet)
+    save(rows, target.output, tally, "pairs", config, files, target.restart)
 
 
 @flags
@@ -214,7 +214,7 @@ def prompts(
     rows = source.prompts(path, tally, templates, words, subjects)
     config = {"command": "prompts"}
     inputs = [file for file in (path, templates, words, subjects) if file is not None]
-    save(rows, target.output, tally, "items", config, inputs, target.restart, quiet)
+    save(rows, target.output, tally, "items", config, inputs, target.restart)
 
 
 @cache

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from vgtools.commands.options import (
-    Argument,
-    Count,
-    File,
-    Flag,
-    Quiet,
-    Target,
-    Value,
-    note,
-    refuse_if,
-)
+from vgtools.commands.options import Argument, Count, File, Flag, Quiet, Target, Value, refuse_if
 from vgtools.commands.signature import flags
 from vgtools.datasets.rows import save
 from vgtools.io.errors import Tally
+from vgtools.io.process import note
 
 DropEmpty = Annotated[bool, Flag("--drop-empty", help="Drop empty lines.")]
 
@@ -60,9 +51,9 @@ def wikitext(
     }
     rows = running_text.wikitext(read_text_rows(text), tally, **filters)
     config = {"command": "wikitext"} | filters
-    save(rows, target.output, tally, "lines", config, [text], target.restart, quiet)
+    save(rows, target.output, tally, "lines", config, [text], target.restart)
     if not any(filters.values()):
-        note("prepare", "all of them: no filter is given, for example --drop-headings", quiet)
+        note("prepare", "all of them: no filter is given, for example --drop-headings")
 
 
 @flags
@@ -114,7 +105,7 @@ def wikipedia(
     config: dict[str, Any] = {"command": "wikipedia", "pages": pages}
     if page_views:
         config |= {"least_views": least, "project": project}
-    save(rows, target.output, tally, "lines", config, inputs, target.restart, quiet)
+    save(rows, target.output, tally, "lines", config, inputs, target.restart)
 
 
 @flags
@@ -140,7 +131,7 @@ def squad(
 
     tally = Tally()
     rows = running_text.squad(file, tally)
-    save(rows, target.output, tally, "lines", {"command": "squad"}, [file], target.restart, quiet)
+    save(rows, target.output, tally, "lines", {"command": "squad"}, [file], target.restart)
 
 
 @flags
@@ -175,4 +166,4 @@ def sentences(
     tally = Tally()
     rows = running_text.sentences(read_text_rows(text), language, tally, drop_empty, text)
     config = {"command": "sentences", "language": language, "drop_empty": drop_empty}
-    save(rows, target.output, tally, "sentences", config, [text], target.restart, quiet)
+    save(rows, target.output, tally, "sentences", config, [text], target.restart)

@@ -14,12 +14,12 @@ from vgtools.commands.options import (
     Target,
     Value,
     check_streams,
-    note,
     refuse_if,
     run_folder,
 )
 from vgtools.commands.signature import flags
 from vgtools.io.errors import Tally
+from vgtools.io.process import note
 
 
 @flags
@@ -62,9 +62,9 @@ def pairs(
     rows = parallel.pairs(source, translations, tally, stats=stats, **bounds)
     config = {"command": "pairs", **bounds}
     inputs = [source, translations]
-    save(rows, target.output, tally, "pairs", config, inputs, target.restart, quiet)
+    save(rows, target.output, tally, "pairs", config, inputs, target.restart)
     if stats.replaced:
-        note("prepare", f"{stats.replaced} lines are not UTF-8; bad bytes were replaced", quiet)
+        note("prepare", f"{stats.replaced} lines are not UTF-8; bad bytes were replaced")
 
 
 @flags
@@ -149,4 +149,4 @@ def tokenizer(
     fewer = (
         f" (the texts have no more than that, below {vocabulary:,})" if size < vocabulary else ""
     )
-    note("prepare", f"{size:,} entries in {output}{fewer}", quiet)
+    note("prepare", f"{size:,} entries in {output}{fewer}")

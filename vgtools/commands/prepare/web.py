@@ -71,12 +71,12 @@ def visual_genome(
         pass  # all images must be known before the first region
     if output.images_out:
         made = images.values()
-        save(made, output.images_out, tally, "images", config, listed, output.restart, quiet)
+        save(made, output.images_out, tally, "images", config, listed, output.restart)
     if regions:
         kept = {int(image.rpartition("/")[2]): {"image": image} for image in images}
         tally = output.tally()
         rows = visual_genome_regions(regions, kept, tally)
-        save(rows, output.output, tally, "captions", config, read, output.restart, quiet)
+        save(rows, output.output, tally, "captions", config, read, output.restart)
 
 
 @flags
@@ -109,7 +109,7 @@ def visual_genome_boxes(
     rows = annotations_module.visual_genome_boxes(image_data, regions, coco, tally)
     inputs = [path for path in (image_data, regions, coco) if path is not None]
     config = {"command": "visual-genome-boxes", "on_error": errors.on_error}
-    save(rows, target.output, tally, "captions", config, inputs, target.restart, quiet)
+    save(rows, target.output, tally, "captions", config, inputs, target.restart)
 
 
 @flags
@@ -139,7 +139,7 @@ def conceptual_captions(
     rows = captions_module.conceptual_captions(table, tally, f"cc/{as_split}" if as_split else "cc")
     rows = in_split(rows, as_split)
     config = {"command": "conceptual-captions", "as_split": as_split}
-    output.write(rows, "captions", tally, [table], config, quiet, urls=True)
+    output.write(rows, "captions", tally, [table], config, urls=True)
 
 
 @flags
@@ -169,4 +169,4 @@ def sbu(
     rows = captions_module.sbu(urls, captions, tally)
     inputs = [urls, captions] if captions else [urls]
     config = {"command": "sbu"}
-    output.write(rows, "captions", tally, inputs, config, quiet, urls=True)
+    output.write(rows, "captions", tally, inputs, config, urls=True)

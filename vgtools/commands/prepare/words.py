@@ -18,12 +18,12 @@ from vgtools.commands.options import (
     Seed,
     Target,
     Value,
-    note,
     refuse_if,
 )
 from vgtools.commands.prepare.photos import ImagesOut, RowOutputs
 from vgtools.commands.signature import flags
 from vgtools.io.errors import Tally, amount
+from vgtools.io.process import note
 
 
 @flags
@@ -58,7 +58,7 @@ def norms(
     tally = Tally()
     rows = source.norms(table, word, value, tally)
     config = {"command": "norms", "word": word, "value": value}
-    save(rows, target.output, tally, "words", config, [table], target.restart, quiet)
+    save(rows, target.output, tally, "words", config, [table], target.restart)
 
 
 @flags
@@ -93,7 +93,7 @@ def wordnet(
     tally = Tally()
     rows = source.wordnet(index, classes, least, share, tally)
     config = {"command": "wordnet", "classes": classes, "least": least, "share": share}
-    save(rows, target.output, tally, "words", config, [index], target.restart, quiet)
+    save(rows, target.output, tally, "words", config, [index], target.restart)
 
 
 @flags
@@ -124,11 +124,11 @@ def vectors(
 
     count, left_out, complete = pack_vectors(file, output, limit=limit, restart=restart)
     if complete:
-        note("prepare", f"{output} is up to date", quiet)
+        note("prepare", f"{output} is up to date")
         return
     left = [f"{reason}: {number:,}" for reason, number in left_out.items()]
     report = f"vectors of {amount(count, 'word')} in {output}"
-    note("prepare", f"{report}; left out: {', '.join(left)}" if left else report, quiet)
+    note("prepare", f"{report}; left out: {', '.join(left)}" if left else report)
 
 
 @flags
@@ -177,4 +177,4 @@ def imagenet(
         "seed": seed,
     }
     inputs = [glosses] if glosses else []
-    written.write(rows, "rows", tally, inputs, config, quiet)
+    written.write(rows, "rows", tally, inputs, config)

@@ -65,7 +65,7 @@ def cross(
     folder = None if output is None else run_folder(output)
     inputs = Inputs([texts.partition("=")[2] or texts] if folder else [])
     run = open_xdbert(encoder).to(pick_device(runtime.device))
-    with Progress("probe-attention", "texts", quiet=runtime.quiet) as bar:
+    with Progress("probe-attention", "texts") as bar:
         probe = CrossProbe(run, samples, seed, batch_size, progress=bar)
         probe.run_on(islice(read_sequences(texts), limit), examples if folder else 0)
     if not probe.texts:

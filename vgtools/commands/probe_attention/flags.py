@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vgtools.commands.options import (
-    BatchSize,
-    Count,
-    Dtype,
-    Limit,
-    Runtime,
-    Seed,
-    Value,
-    note,
-    refuse_if,
-)
+from vgtools.commands.options import BatchSize, Count, Dtype, Limit, Runtime, Seed, Value, refuse_if
 from vgtools.io.errors import DataError, amount
 from vgtools.io.inputs import Inputs
+from vgtools.io.process import note
 from vgtools.io.settings import value
 
 if TYPE_CHECKING:
@@ -69,9 +60,7 @@ class Splits:
         refuse_if(alone, "--select-on", why)
 
 
-def say(runtime: Runtime) -> Callable[[str], None]:
-    """Return a function that prints a message."""
-    return lambda message: note("probe-attention", message, runtime.quiet)
+say = partial(note, "probe-attention")
 
 
 def open_model(settings: ProbeSettings, runtime: Runtime) -> Any:
@@ -119,15 +108,15 @@ def report(
     if folder is not None:
         config = settings.config()
         try:
-            probes.save_findings(folder, found, records, config, inputs, images, say(runtime))
+            probes.save_findings(folder, found, records, config, inputs, images, say)
         except DataError as error:  # such as a full disk: the results still go to stdout
             fault = error
     tables.show(records, probes.results(records), as_markdown=False)
     if +found.skipped:
-        say(runtime)(_left_out(found.skipped))
+        say(_left_out(found.skipped))
     if folder is not None and fault is None:
         size = amount(found.count, unit)
-        say(runtime)(f"{size}; tables, figures and page.html are in {folder}")
+        say(f"{size}; tables, figures and page.html are in {folder}")
     for failure in (fault, found.failure):
         if failure is not None:
             raise failure

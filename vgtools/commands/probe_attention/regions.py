@@ -86,7 +86,6 @@ def regions(
         phrase=phrase,
         entity_word=entity_word,
         examples=examples,
-        quiet=runtime.quiet,
         **asdict(probed),
         **asdict(splits),
     )
@@ -97,5 +96,5 @@ def regions(
     model = partial(open_model, settings, runtime)
     found = probing.probe_caption_file(settings, regions, parse, tally, model)
     for error in tally.errors[:3]:
-        say(runtime)(str(error))
+        say(str(error))
     report(found, settings, folder, inputs, runtime, "caption", images=images, reported=reported)

@@ -96,17 +96,12 @@ def text(
     from vgtools.text.parses import open_parser
 
     settings = probing.ProbeSettings(
-        path=texts,
-        distances=distances,
-        quiet=runtime.quiet,
-        **asdict(probed),
-        **asdict(splits),
-        **asdict(learning),
+        path=texts, distances=distances, **asdict(probed), **asdict(splits), **asdict(learning)
     )
     folder = None if output is None else run_folder(output)
     inputs = Inputs(f for f in (texts, learning.vectors) if f and folder is not None)
     parse = None if probed.parser is None else open_parser(probed.parser)
     again = partial(open_parser, str(probed.parser))
     model = partial(open_model, settings, runtime)
-    found = probing.probe_text_file(settings, parse, again, model, say(runtime))
+    found = probing.probe_text_file(settings, parse, again, model, say)
     report(found, settings, folder, inputs, runtime, "text")

@@ -21,7 +21,6 @@ from vgtools.commands.options import (
     Runtime,
     TextTarget,
     help_at_terminal,
-    note,
     refuse_if,
 )
 from vgtools.commands.retrieve.retrievers import ImageSearchFlags, open_retriever
@@ -30,6 +29,7 @@ from vgtools.commands.retrieve.score import score
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
 from vgtools.io.files import refuse_inputs
+from vgtools.io.process import note
 from vgtools.io.remote import all_of, local
 
 
@@ -95,7 +95,7 @@ def retrieve(
     here = replace(runtime, device="cpu") if target.ray else runtime
     opened = open_retriever([*map(local, index)], search, here)
     if search.score:
-        score(opened, texts[0], limit, " ".join(index), search.folds, target, runtime.quiet)
+        score(opened, texts[0], limit, " ".join(index), search.folds, target)
         return
     gpu = "device" in opened.config and device_type(runtime.device) == "cuda"
     counts = run.write(
@@ -106,14 +106,12 @@ def retrieve(
         unit="texts",
         inputs=texts,
         default_size=run.GPU_SHARD if gpu else run.CPU_SHARD,
-        say=partial(note, "retrieve", quiet=runtime.quiet),
-        quiet=runtime.quiet,
         gpu=gpu,
         workers=target.workers,
         make=partial(_rows, index, search, runtime, limit),
     )
     if counts is not None:
-        _summary(counts, search.not_own, runtime.quiet)
+        _summary(counts, search.not_own)
 
 
 def _rows(
@@ -123,13 +121,13 @@ def _rows(
     return RetrieveTask(open_retriever([*map(local, index)], search, runtime), search, index, limit)
 
 
-def _summary(counts: Mapping[str, int], not_own: bool, quiet: bool) -> None:
+def _summary(counts: Mapping[str, int], not_own: bool) -> None:
     """Print the number of rows that were written."""
     message = amount(counts["rows"], "row")
     if counts["without"]:
         message += f", {counts['without']:,} without images"
     if counts["replaced"]:
         message += f"; {amount(counts['replaced'], 'line')} had bytes that are not UTF-8, replaced"
-    note("retrieve", message, quiet)
+    note("retrieve", message)
     if not_own and not counts["own_left_out"]:
         note("retrieve", 'no row has an "image" of the bank; --not-own left nothing out')

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from vgtools.commands.options import Target, note
+from vgtools.commands.options import Target
 from vgtools.commands.retrieve.retrievers import OpenedRetriever
 from vgtools.io.errors import DataError
+from vgtools.io.process import note
 
 if TYPE_CHECKING:
     from vgtools.io.arrays import Array
@@ -17,13 +18,7 @@ _WINDOW = 4096  # lines per step
 
 
 def score(
-    opened: OpenedRetriever,
-    text: str,
-    limit: int | None,
-    index: str,
-    folds: int,
-    target: Target,
-    quiet: bool,
+    opened: OpenedRetriever, text: str, limit: int | None, index: str, folds: int, target: Target
 ) -> None:
     """Write one record of how well rows find their own images, and the reverse."""
     import numpy as np
@@ -41,7 +36,7 @@ def score(
     config |= {"folds": folds} if folds > 1 else {}
     with Output([target.output], config, inputs=[text], restart=target.restart) as out:
         if out.complete:
-            note("retrieve", f"{target.output} is up to date", quiet)
+            note("retrieve", f"{target.output} is up to date")
             return
         windows = read_windows(text, _WINDOW, limit=limit)
         rows = [row for window in windows for row in input_rows(window)]
@@ -62,7 +57,7 @@ def score(
             "texts": len(used),
             "images": len(images),
             "left_out": len(rows) - len(used),
-            **both_ways(_counted(rank(texts, images, opened.retriever), len(used), quiet), own),
+            **both_ways(_counted(rank(texts, images, opened.retriever), len(used)), own),
         }
         if folds > 1:
 
@@ -74,11 +69,11 @@ def score(
         out.finish(kind="retrieval-score")
 
 
-def _counted(blocks: Iterable[Ranking], total: int, quiet: bool) -> Iterator[Ranking]:
+def _counted(blocks: Iterable[Ranking], total: int) -> Iterator[Ranking]:
     """Yield blocks of texts, and show how many of all are done."""
     from vgtools.io.process import Progress
 
-    with Progress("retrieve", "texts", total, quiet) as bar:
+    with Progress("retrieve", "texts", total) as bar:
         for block in blocks:
             yield block
             bar.advance(len(block.order))

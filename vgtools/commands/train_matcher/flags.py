@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from vgtools.commands.options import is_given, note
+from vgtools.commands.options import is_given
 from vgtools.io.errors import amount
+from vgtools.io.process import note
 from vgtools.io.settings import count, file, preset, value
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ def refuse_processes() -> None:
         raise DataError(why, code=Exit.USAGE)
 
 
-def read_captions(
-    path: str, ids: Sequence[str], validation: Validation, quiet: bool
-) -> CaptionSplits:
+def read_captions(path: str, ids: Sequence[str], validation: Validation) -> CaptionSplits:
     """Return the captions to train and to validate on, of the images with these ids.
 
     Raises:
@@ -73,7 +72,7 @@ def read_captions(
     splits = read_splits(path, ids, validation.split, validation.valid_split)
     if splits.unsplit:
         left_out = amount(splits.unsplit, "caption")
-        note("train-matcher", f"{left_out} without a split left out, others have one", quiet)
+        note("train-matcher", f"{left_out} without a split left out, others have one")
     if validation.valid is not None:
         splits.valid += read_splits(validation.valid, ids, None, None).train
     return hold_out(splits, validation.hold_out, path, ids)

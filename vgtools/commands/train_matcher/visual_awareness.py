@@ -149,7 +149,7 @@ def visual_awareness(
     ids, pictures, seen = _open_pictures(feats, pixels, first, settings["regions"], str(device))
     named = (captions, validation.valid, feats, *(files or []))
     inputs = Inputs(name for name in named if name)
-    splits = read_captions(captions, ids, validation, runtime.quiet)
+    splits = read_captions(captions, ids, validation)
     with Session(
         "train-matcher", folder, device, quiet=runtime.quiet, save_seconds=_SECONDS
     ) as session:

@@ -124,7 +124,7 @@ def vokenization(
     folder = run_folder(target.output, target.restart, encoder)
     bank = open_features(feats)
     inputs = Inputs(x for x in (captions, valid, feats, stop_words) if x not in (None, NLTK))
-    splits = read_captions(captions, bank.ids, validation, runtime.quiet)
+    splits = read_captions(captions, bank.ids, validation)
     device = process_device(runtime.device)
     with Session(
         "train-matcher", folder, device, quiet=runtime.quiet, save_seconds=_SECONDS

@@ -125,7 +125,6 @@ class ProbeSettings:
     classifier: Any = None
     vectors: str | None = None
     epochs: int = 2
-    quiet: bool
 
     def config(self) -> dict[str, Any]:
         """Return the settings that the manifest of the results names, in its order."""
@@ -169,7 +168,7 @@ def probe_caption_file(
     model = open_model()
     rows = region_heads.read_captions(settings.path, opened, settings.sides, tally, settings.limit)
     kept = list[Caption]()
-    with Progress("probe-attention", "captions", quiet=settings.quiet) as bar, Stop() as stop:
+    with Progress("probe-attention", "captions") as bar, Stop() as stop:
         how = (settings.phrase, settings.entity_word)
         probe = GroundingProbe(model, opened, parser, *how, **settings.common(bar))
         failure = probe_all(probe.run, keep_examples(rows, kept, settings.examples), stop)
@@ -202,7 +201,7 @@ def probe_text_file(
         rest = f"all that is reported is of the other {counts['report']:,}"
         note(f"{amount(counts['train'], 'text')} to learn from; {rest}")
     model = open_model()
-    with Progress("probe-attention", "texts", quiet=settings.quiet) as bar, Stop() as stop:
+    with Progress("probe-attention", "texts") as bar, Stop() as stop:
         common = settings.common(bar)
         probe = TextProbe(model, parser, settings.distances, **common)
         failure = probe_all(probe.run, texts.of("report", "select"), stop)

@@ -337,7 +337,6 @@ class Comparison:
         block: tokens of a text, special ones counted.
         batch_size: texts at a time.
         device: where models run.
-        quiet: no progress.
 
     Attributes:
         names: for each record, the model and the kind of images it is shown with, in order.
@@ -351,7 +350,6 @@ class Comparison:
         block: int,
         batch_size: int,
         device: torch.device,
-        quiet: bool,
     ) -> None:
         self._inputs = inputs
         self._offer = offer
@@ -359,7 +357,6 @@ class Comparison:
         self._block = block
         self._batch_size = batch_size
         self._device = device
-        self._quiet = quiet
         self._first: tuple[str, str] | None = None  # model and its tokenizer
         self._image = np.zeros(0, np.int32)
         self.names = list[dict[str, Any]]()
@@ -386,7 +383,7 @@ class Comparison:
         for kind in kinds:
             rows = shown(examples, kind)
             what = f"perplexity: {ref}, {kind}"
-            with Progress(what, "texts", len(examples), quiet=self._quiet) as bar:
+            with Progress(what, "texts", len(examples)) as bar:
                 scores = score(model, examples, rows, self._batch_size, self._device, bar.advance)
             if not scores[0].tokens.sum():
                 why = "no word of it is masked; raise --mask-rate, or take more text"

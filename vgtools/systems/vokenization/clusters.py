@@ -90,9 +90,7 @@ def draw_lines(windows: Iterable[Any], tokenizer: Any, least: int, seed: int) ->
     return [text for _, _, _, text in sorted(kept, key=lambda item: item[1])]
 
 
-def fit_clusters(
-    encoder: Encoder, texts: list[str], plan: ClusterPlan, quiet: bool = True
-) -> TokenClusters:
+def fit_clusters(encoder: Encoder, texts: list[str], plan: ClusterPlan) -> TokenClusters:
     """Cluster the states of the tokens of texts by spherical k-means.
 
     Raises:
@@ -108,7 +106,7 @@ def fit_clusters(
     raw = Matcher(StateEmbedding(config).eval(), encoder, {}, encoder.ref, "")
     worker = Vokenizer(raw, bare_index(config.dim))
     states = np.empty((len(tokens.ids), config.dim), np.float32)
-    with Progress("prepare: states", "tokens", len(states), quiet) as bar, torch.inference_mode():
+    with Progress("prepare: states", "tokens", len(states)) as bar, torch.inference_mode():
         for part in worker.embed(tokens):
             states[part.places] = part.vectors.float().cpu().numpy()[part.owner]
             bar.advance(len(part.places))
