@@ -22,12 +22,12 @@ from vgtools.commands.options import (
     Runtime,
     Target,
     help_at_terminal,
-    note,
     run_folder,
 )
 from vgtools.commands.signature import flags
 from vgtools.commands.topics import DefaultGroup
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.process import note
 
 seen: list[Any] = []
 

@@ -8,6 +8,7 @@ Source: XDBERT (Hsu et al. 2022), section 4, Figure 4, appendix D.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from vgtools.text.ngrams import Vocabulary
 _BLOCK = 1 << 22  # numbers that are shuffled at a time: 32 MB
 
 
+@dataclass
 class GroundedWords:
     """Which tokens of a text are visually grounded, which are other content, which are neither.
 
@@ -28,15 +30,9 @@ class GroundedWords:
         stop_words: lower-case words; our own list if None. They and punctuation are neither.
     """
 
-    def __init__(
-        self,
-        types: Vocabulary,
-        grounded: frozenset[str],
-        stop_words: frozenset[str] | None = None,
-    ) -> None:
-        self._types = types
-        self._grounded = grounded
-        self._stop_words = stop_words
+    types: Vocabulary
+    grounded: frozenset[str]
+    stop_words: frozenset[str] | None = None
 
     def counts(self, texts: Sequence[Sequence[str]]) -> Array:
         """Return how many tokens are grounded, and how many are content: (N, 2).
@@ -64,7 +60,7 @@ class GroundedWords:
         """
         ids = self._encode([text])[:-1]
         content, grounded = self._kinds()
-        names = self._types.names()
+        names = self.types.names()
         shown = []
         for number in ids.tolist():
             name = names[number].strip("Ġ▁").removesuffix("</w>")
@@ -75,13 +71,13 @@ class GroundedWords:
 
     def _encode(self, texts: Sequence[str]) -> Array:
         """Return the ids of texts, each ended by 0."""
-        return self._types.encode([text.replace("\n", " ") for text in texts])
+        return self.types.encode([text.replace("\n", " ") for text in texts])
 
     def _kinds(self) -> tuple[Array, Array]:
         """Return which of the types met so far are content, and which grounded: (V,) bool each."""
-        names = self._types.names()
-        content = content_types(names, self._stop_words)
-        known = np.fromiter((name in self._grounded for name in names), bool, len(names))
+        names = self.types.names()
+        content = content_types(names, self.stop_words)
+        known = np.fromiter((name in self.grounded for name in names), bool, len(names))
         return content, content & known
 
 

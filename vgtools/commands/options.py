@@ -72,7 +72,7 @@ BatchSize = Annotated[int, Count("Items per batch; affects rounding only.")]
 Seed = Annotated[int, Count("Seed of every random choice; recorded.", 0, max=2**32 - 1)]
 Language = Annotated[str, Value("XX", "Language of stop words and stems: de, fr …")]
 Limit = Annotated[int | None, Count("Stop after N rows (images, lines) of the input.")]
-# The callbacks of these two tell the process, so that no function has to hand them on.
+# The callbacks of these two set them for the process: no function has to hand them on.
 Quiet = Annotated[bool, Flag("--quiet", "-q", callback=stay_quiet, help="Print errors only.")]
 Offline = Annotated[
     bool,

@@ -26,7 +26,7 @@ from vgtools.commands.options import (
 from vgtools.commands.signature import flags
 from vgtools.commands.topics import FIRST, Topic, page
 from vgtools.io.errors import amount
-from vgtools.io.process import note
+from vgtools.io.process import note, warn
 from vgtools.io.remote import all_of, local
 from vgtools.io.settings import count, file, value
 
@@ -251,17 +251,15 @@ def _summary(work: VokenizeTask, counts: Mapping[str, int]) -> None:
     """Print the number of rows that were written."""
     worker = work.worker
     if work.agreed is not None:
-        note(
-            "vokenize",
-            f"{work.agreed:.1%} of a sample's vokens equal the vokens of --dtype float32",
-        )
+        same = f"{work.agreed:.1%} of a sample's vokens equal the vokens of --dtype float32"
+        warn("vokenize", same)
     if not work.searched:
         images = f"{worker.images:,} of {amount(worker.bank, 'label')}"
         captions = f", from {amount(worker.captions, 'caption')}" if worker.captions else ""
         note("vokenize", f"{images}{captions}")
         return
     if worker.encoder.halved:
-        note("vokenize", f"out of memory; --batch-size {worker.encoder.pack} would have fit")
+        warn("vokenize", f"out of memory; --batch-size {worker.encoder.pack} would have fit")
     message = f"{amount(counts['rows'], 'row')}, {amount(counts['tokens'], 'token')}"
     if counts.get("replaced"):
         message += f"; {amount(counts['replaced'], 'line')} had bytes that are not UTF-8, replaced"

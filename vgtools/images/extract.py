@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -366,6 +366,7 @@ def check_errors(path: str, on_error: str, max_errors: int | None) -> None:
     )
 
 
+@dataclass
 class Extraction:
     """How images become rows: the images of whole sources, or of a shard.
 
@@ -381,39 +382,27 @@ class Extraction:
         whole: the source, if the output is not a shard.
     """
 
-    def __init__(
-        self,
-        config: dict[str, Any],
-        images: Images,
-        featurizer: Featurizer,
-        backbone: Mapping[str, Any],
-        *,
-        writer: type[FeatureOutput] = FeatureOutput,
-        how: Mapping[str, Any],
-        work: Work | None = None,
-        workers: int = 0,
-        whole: ImageSource | None = None,
-    ) -> None:
-        self.config = config
-        self.whole = whole
-        self.featurizer = featurizer
-        self.writer = writer
-        self._images = images
-        self._backbone = backbone
-        self._how = how
-        self._run: dict[str, Any] = {"work": work, "workers": workers}
+    config: dict[str, Any]
+    images: Images
+    featurizer: Featurizer
+    backbone: Mapping[str, Any]
+    writer: type[FeatureOutput] = field(default=FeatureOutput, kw_only=True)
+    how: Mapping[str, Any] = field(kw_only=True)
+    work: Work | None = field(default=None, kw_only=True)
+    workers: int = field(default=0, kw_only=True)
+    whole: ImageSource | None = field(default=None, kw_only=True)
 
     def open(self, path: str, output: Callable[..., Any]) -> FeatureOutput:
         """Return the writer of rows; `output` opens its files."""
-        return self.writer(path, self.config, self.featurizer, self.whole, output, **self._how)
+        return self.writer(path, self.config, self.featurizer, self.whole, output, **self.how)
 
     def steps(self, pieces: Sequence[Piece], out: FeatureOutput) -> Generator[int, None, None]:
         """Write the rows of pieces of the sources and finish; yield the images of each step."""
-        source = self._images.open(pieces) if self.whole is None else self.whole
-        done: dict[str, Any] = {"items": out.items, "digest": out.digest}
+        source = self.images.open(pieces) if self.whole is None else self.whole
+        how: dict[str, Any] = {"work": self.work, "workers": self.workers}
         yield out.items
-        for batch in extract(source, self.featurizer, **done, **self._run):
+        for batch in extract(source, self.featurizer, items=out.items, digest=out.digest, **how):
             before = out.items
             out.write(batch)
             yield batch.items - before
-        out.finish(self._backbone)
+        out.finish(self.backbone)

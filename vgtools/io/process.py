@@ -276,10 +276,15 @@ def is_quiet() -> bool:
     return _quiet
 
 
+def warn(command: str, message: str) -> None:
+    """Print one message of a command on stderr."""
+    print(f"vg {command}: {plain(message)}", file=sys.stderr)
+
+
 def note(command: str, message: str) -> None:
     """Print one message of a command on stderr, unless it is quiet."""
     if not _quiet:
-        print(f"vg {command}: {plain(message)}", file=sys.stderr)
+        warn(command, message)
 
 
 class Progress:

@@ -31,7 +31,7 @@ RUN_FILES = (
     "predictions.*.jsonl",
     "metrics.jsonl",
     "run.json",
-    "table.npy",  # of word vectors, with its ids and manifest
+    "table.npy",  # word vectors, with their ids and manifest
     "table.ids",
     "table.json",
 )

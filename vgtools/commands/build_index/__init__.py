@@ -82,12 +82,10 @@ def build_index(
         return
     assert source is not None
     help_at_terminal(context, source)
-    _find_by_words(source, keys, output, runtime, limit, restart)
+    _find_by_words(source, keys, output, limit, restart)
 
 
-def _find_by_words(
-    source: str, by: Keys, output: str, runtime: Runtime, limit: int | None, restart: bool
-) -> None:
+def _find_by_words(source: str, by: Keys, output: str, limit: int | None, restart: bool) -> None:
     """Write the index of images that are found by vectors or keywords of their captions."""
     from vgtools.systems.grounding import keys
     from vgtools.text.word_vectors import open_word_vectors

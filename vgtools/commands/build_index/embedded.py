@@ -44,7 +44,7 @@ def embed(
     from vgtools.retrieval.index import METRIC
 
     run = str(keys.matcher)
-    bank, inputs, rights = _open_bank(feats, keys, runtime)
+    bank, inputs, rights = _open_bank(feats, keys, runtime.device)
     context = _context(run, keys.context_weight)
     features = bank.features
     foreign = features if isinstance(features, Embeddings) else None
@@ -79,7 +79,7 @@ def embed(
             note("build-index", f"{output} is up to date")
             return
         copy = foreign.copy if foreign is not None and whole else None
-        ids, facts = _write(bank, features.ids[:limit], keys, lists, out, output, runtime, copy)
+        ids, facts = _write(bank, features.ids[:limit], keys, lists, out, output, copy)
         if rights:
             place = files.index(str(rights_file(output)))
             for image in ids:
@@ -109,7 +109,6 @@ def _write(
     lists: Lists,
     out: Output,
     output: str,
-    runtime: Runtime,
     copy: Callable[..., dict[str, Any]] | None,
 ) -> tuple[list[str], dict[str, Any]]:
     """Write the index and the files next to it; return its ids and the facts.
@@ -153,7 +152,7 @@ def _write(
 
 
 def _open_bank(
-    feats: str | None, keys: Keys, runtime: Runtime
+    feats: str | None, keys: Keys, device: str
 ) -> tuple[EmbeddedBank, Inputs, dict[str, Rights]]:
     """Return the bank, the files that it is read from, and the rights of its images."""
     from vgtools.retrieval.foreign import foreign_files, open_embeddings
@@ -175,7 +174,7 @@ def _open_bank(
     if keys.images and not rights:
         raise DataError('has no row with "license" or "url"', keys.images)
     system = matcher_system(str(keys.matcher))
-    bank: EmbeddedBank = system.open_bank(keys.matcher, source, runtime.device)
+    bank: EmbeddedBank = system.open_bank(keys.matcher, source, device)
     return bank, inputs, rights
 
 

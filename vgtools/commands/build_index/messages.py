@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vgtools.io.errors import amount
-from vgtools.io.process import note
+from vgtools.io.process import note, warn
 
 
 def say(facts: dict[str, Any], listed: str) -> None:
@@ -33,4 +33,4 @@ def say(facts: dict[str, Any], listed: str) -> None:
     words = f"{facts['recall_at_1']:.1%} of the vocabulary's words"
     lost = f"its images are {facts['relevance_lost']:.4f} less relevant in the mean"
     probed = f" with --nprobe {facts['nprobe']}" if facts["nprobe"] else ""
-    note("build-index", f"{facts['factory']}{probed} finds the right image for {words}; {lost}")
+    warn("build-index", f"{facts['factory']}{probed} finds the right image for {words}; {lost}")

@@ -12,7 +12,7 @@ from vgtools.commands.finetune.flags import (
     Given,
     PictureTaskFlags,
 )
-from vgtools.commands.options import Runtime, refuse_if
+from vgtools.commands.options import refuse_if
 from vgtools.io.process import note
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def open_tuning(work: LearnerJob, given: Given, device: torch.device) -> tuple[F
     regions = given.pictures.regions
     read = [*work.files.values(), *(given.shown.retrieved or ())]
     inputs = Inputs([*read, *([regions] if regions else [])])
-    learner, settings = learner_of(work, given.pictures, given.shown, device, given.runtime)
+    learner, settings = learner_of(work, given.pictures, given.shown, device)
     return FineTuning(work.task, learner, work.files, work.settings | settings, work.ref), inputs
 
 
@@ -53,13 +53,12 @@ def learner_of(
     pictures: PictureTaskFlags,
     shown: FoundImages,
     device: torch.device,
-    runtime: Runtime,
 ) -> tuple[Learner, dict[str, Any]]:
     """Return the learner of the task with its images, and the settings that these add."""
     from vgtools.systems.grounding.model import is_grounded
 
     if pictures.regions is not None:
-        return _with_regions(work, pictures, pictures.regions, device, runtime)
+        return _with_regions(work, pictures, pictures.regions, device)
     if work.settings.get("full"):
         from vgtools.systems.xdbert.model import is_xdbert
         from vgtools.systems.xdbert.tasks import FullLearner
@@ -76,11 +75,11 @@ def learner_of(
         found = grounding.open_images(work.ref, shown.feats, shown.index, shown.images)
         learner = grounding.GroundedLearner(*work.common(device), found)
         return learner, found.config()
-    return _of_text(work, shown, device, runtime)
+    return _of_text(work, shown, device)
 
 
 def _with_regions(
-    work: LearnerJob, pictures: PictureTaskFlags, file: str, device: torch.device, runtime: Runtime
+    work: LearnerJob, pictures: PictureTaskFlags, file: str, device: torch.device
 ) -> tuple[Learner, dict[str, Any]]:
     """Return the learner of a task with pictures."""
     from vgtools.systems.visualbert.tasks import VisualLearner, open_regions_of
@@ -94,7 +93,7 @@ def _with_regions(
 
 
 def _of_text(
-    work: LearnerJob, shown: FoundImages, device: torch.device, runtime: Runtime
+    work: LearnerJob, shown: FoundImages, device: torch.device
 ) -> tuple[Learner, dict[str, Any]]:
     """Return the learner of a task on an encoder of text, with fused images or without."""
     from vgtools.models.clip import is_tower

@@ -75,7 +75,6 @@ def report(
     settings: ProbeSettings,
     folder: Path | None,
     inputs: Inputs,
-    runtime: Runtime,
     unit: str,
     *,
     images: str | None = None,
@@ -88,7 +87,6 @@ def report(
         settings: settings of the probe.
         folder: for results; None: they are printed alone.
         inputs: files that were read.
-        runtime: device and messages of the command.
         unit: name of one that was counted, a caption or a text.
         images: where the photos are, for the page.
         reported: add the paper's best heads.

@@ -97,4 +97,4 @@ def regions(
     found = probing.probe_caption_file(settings, regions, parse, tally, model)
     for error in tally.errors[:3]:
         say(str(error))
-    report(found, settings, folder, inputs, runtime, "caption", images=images, reported=reported)
+    report(found, settings, folder, inputs, "caption", images=images, reported=reported)

@@ -104,4 +104,4 @@ def text(
     again = partial(open_parser, str(probed.parser))
     model = partial(open_model, settings, runtime)
     found = probing.probe_text_file(settings, parse, again, model, say)
-    report(found, settings, folder, inputs, runtime, "text")
+    report(found, settings, folder, inputs, "text")

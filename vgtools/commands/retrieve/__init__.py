@@ -29,7 +29,7 @@ from vgtools.commands.retrieve.score import score
 from vgtools.commands.signature import flags
 from vgtools.io.errors import amount
 from vgtools.io.files import refuse_inputs
-from vgtools.io.process import note
+from vgtools.io.process import note, warn
 from vgtools.io.remote import all_of, local
 
 
@@ -130,4 +130,4 @@ def _summary(counts: Mapping[str, int], not_own: bool) -> None:
         message += f"; {amount(counts['replaced'], 'line')} had bytes that are not UTF-8, replaced"
     note("retrieve", message)
     if not_own and not counts["own_left_out"]:
-        note("retrieve", 'no row has an "image" of the bank; --not-own left nothing out')
+        warn("retrieve", 'no row has an "image" of the bank; --not-own left nothing out')

@@ -8,7 +8,7 @@ Axes: N texts, K images of a text.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -327,6 +327,7 @@ def score(
     return TextScores(tokens[0], sums[0]), TextScores(tokens[1], sums[1])
 
 
+@dataclass
 class Comparison:
     """Models that are asked for the same masked words of the same texts.
 
@@ -342,25 +343,16 @@ class Comparison:
         names: for each record, the model and the kind of images it is shown with, in order.
     """
 
-    def __init__(
-        self,
-        inputs: Sequence[str],
-        offer: Offer,
-        rate: float,
-        block: int,
-        batch_size: int,
-        device: torch.device,
-    ) -> None:
-        self._inputs = inputs
-        self._offer = offer
-        self._rate = rate
-        self._block = block
-        self._batch_size = batch_size
-        self._device = device
-        self._first: tuple[str, str] | None = None  # model and its tokenizer
-        self._image = np.zeros(0, np.int32)
-        self.names = list[dict[str, Any]]()
-        self._scores = list[tuple[TextScores, TextScores]]()
+    inputs: Sequence[str]
+    offer: Offer
+    rate: float
+    block: int
+    batch_size: int
+    device: torch.device
+    names: list[dict[str, Any]] = field(init=False, default_factory=list)
+    _first: tuple[str, str] | None = field(init=False, default=None)  # model and its tokenizer
+    _image: Array = field(init=False, default_factory=lambda: np.zeros(0, np.int32))
+    _scores: list[tuple[TextScores, TextScores]] = field(init=False, default_factory=list)
 
     def add(self, ref: str) -> None:
         """Score a model with each kind of images.
@@ -369,12 +361,12 @@ class Comparison:
             DataError: another tokenizer than the first model's (78), no word is masked (65), or as
                 `open_model`, `Offer.open` and `read_examples`.
         """
-        model = open_model(ref, device=self._device)
+        model = open_model(ref, device=self.device)
         self._check_tokens(model)
-        pictures, bank = self._offer.open(model)
-        kinds = self._offer.kinds_of(model)
+        pictures, bank = self.offer.open(model)
+        kinds = self.offer.kinds_of(model)
         own = bank is None or "own" in kinds
-        examples = read_examples(self._inputs, model, pictures, bank, self._block, self._rate, own)
+        examples = read_examples(self.inputs, model, pictures, bank, self.block, self.rate, own)
         self._image = examples.texts.image
         if not kinds:
             kinds = ["own" if (self._image >= 0).any() else "none"]
@@ -384,14 +376,14 @@ class Comparison:
             rows = shown(examples, kind)
             what = f"perplexity: {ref}, {kind}"
             with Progress(what, "texts", len(examples)) as bar:
-                scores = score(model, examples, rows, self._batch_size, self._device, bar.advance)
+                scores = score(model, examples, rows, self.batch_size, self.device, bar.advance)
             if not scores[0].tokens.sum():
                 why = "no word of it is masked; raise --mask-rate, or take more text"
                 raise DataError(why, examples.texts.name)
             facts = {"encoder": ref, "strategy": model.config.strategy, "pictures": kind}
             if kind in ("found", "other") and bank is not None:
                 facts["query"] = bank.mark["query"]
-            self.names.append(facts | {"mask_rate": self._rate})
+            self.names.append(facts | {"mask_rate": self.rate})
             self._scores.append(scores)
 
     def _check_tokens(self, model: ScoredLM) -> None:

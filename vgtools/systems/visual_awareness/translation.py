@@ -6,7 +6,7 @@ Axes: B sentences of a batch, K images of a sentence.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -135,6 +135,7 @@ def open_model(ref: str, feats: str | None, device: torch.device) -> Translation
     return TranslationModel(encoder, fusion, features, feats)
 
 
+@dataclass
 class StreamTranslator:
     """Translates the windows of one stream.
 
@@ -149,23 +150,19 @@ class StreamTranslator:
     Source: Zhang et al. 2019, section 3.1; Vaswani et al. 2017, section 6.1 (the search).
     """
 
-    def __init__(
-        self,
-        model: TranslationModel,
-        path: str,
-        how: Decoding,
-        batch_size: int,
-        dtype: torch.dtype = torch.float32,
-        index: str | None = None,
-    ) -> None:
-        self.model = model
-        self.how = how
-        self.batch_size = batch_size
-        self.dtype = dtype
-        self._cut = 0
-        self._images: StreamedImages | None = None
-        if model.features is not None:
-            self._images = StreamedImages(path, model.features, model.feats_path, index)
+    model: TranslationModel
+    path: str
+    how: Decoding
+    batch_size: int
+    dtype: torch.dtype = torch.float32
+    index: str | None = None
+    _cut: int = field(init=False, default=0)
+    _images: StreamedImages | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.model.features is not None:
+            files = (self.model.feats_path, self.index)
+            self._images = StreamedImages(self.path, self.model.features, *files)
 
     def __call__(self, window: Window) -> list[str]:
         """Return the translation of each line, none of which has a line end in it.
