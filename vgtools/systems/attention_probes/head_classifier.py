@@ -301,7 +301,7 @@ class ClassifierProbe(Probe):
         # in.
         return min(OFFSETS, key=lambda offset: (-seen[offset], abs(offset), offset))
 
-    def records(self, relations: Relations = 10, level: float = 0.95) -> Iterator[dict[str, Any]]:
+    def records(self, relations: Relations = 10) -> Iterator[dict[str, Any]]:
         """Yield one record for all words, one for those but punctuation (UAS), and per relation.
 
         Shares are in percent.
@@ -318,7 +318,7 @@ class ClassifierProbe(Probe):
                 "relation": name,
                 "stanford": stanford(name),
                 "words": cell.total,
-                **chosen(cell, None, 0, level, corrected=False),
+                **chosen(cell, None, 0, corrected=False),
                 "offset": self._offset(name),
                 "baseline": percent(cell.base / cell.total),
                 "trained_on": self.trained,

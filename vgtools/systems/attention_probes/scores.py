@@ -250,6 +250,9 @@ class Significance:
     p_corrected: Array
 
 
+LEVEL = 0.95  # share of resamplings inside an interval
+
+
 def _ends(level: float) -> list[float]:
     """Return the two quantiles of an interval."""
     return [(1 - level) / 2, (1 + level) / 2]
@@ -295,7 +298,7 @@ def _resample(hits: Array, total: Array, weights: Array) -> _Resampled:
     return _Resampled(value, error, value + shift, shift / errors)
 
 
-def significance(cell: Cell, level: float = 0.95) -> Significance:
+def significance(cell: Cell, level: float = LEVEL) -> Significance:
     """Return the intervals of all heads and their p-values against the baseline.
 
     Both are also corrected over all heads.
@@ -328,9 +331,7 @@ def significance(cell: Cell, level: float = 0.95) -> Significance:
     )
 
 
-def chosen(
-    cell: Cell, choose: Cell | None, number: int | None, level: float, corrected: bool
-) -> dict[str, Any]:
+def chosen(cell: Cell, choose: Cell | None, number: int | None, corrected: bool) -> dict[str, Any]:
     """Return how a chosen head does against the baseline, in percent, with intervals.
 
     Args:
@@ -346,14 +347,14 @@ def chosen(
     if not len(total):
         return facts
     weights = _weights(len(total), cell.samples, cell.seed)
-    low, high = percent(np.quantile(weights @ base / (weights @ total), _ends(level)))
+    low, high = percent(np.quantile(weights @ base / (weights @ total), _ends(LEVEL)))
     facts |= {"baseline_low": low, "baseline_high": high}
     if number is None:
         return facts
-    heads = significance(cell, level)
+    heads = significance(cell)
     p = heads.p_corrected if corrected else heads.p
     gain = weights @ (hits[:, number] - base) / (weights @ total)
-    low, high = np.quantile(gain, _ends(level))
+    low, high = np.quantile(gain, _ends(LEVEL))
     facts |= {
         "accuracy": percent(cell.accuracy[number]),
         "low": percent(heads.low[number]),
@@ -373,12 +374,11 @@ def _best(
     chooser: HeadScores,
     cell: Cell,
     choose: Cell | None,
-    level: float,
     heads: int,
 ) -> dict[str, Any]:
     """Return the facts of the best active head, chosen on one side and measured on the other."""
     number = None if choose is None else choose.best()
-    facts = chosen(cell, choose, number, level, scores is chooser)
+    facts = chosen(cell, choose, number, scores is chooser)
     if number is not None and "difference" in facts:
         facts["attention"] = percent(cell.attention[number])
     return facts | {"head": None if number is None else head_name(number, heads)}
@@ -391,7 +391,6 @@ def records(
     heads: int,
     *,
     relations: Relations = 10,
-    level: float = 0.95,
 ) -> Iterator[dict[str, Any]]:
     """Yield the results: one record per head, layer and relation, and a summary; in percent.
 
@@ -403,7 +402,7 @@ def records(
     cell = scores.cells.get(ENTITY)
     if cell is not None:
         choose = None if chooser is scores else chooser.cells.get(ENTITY)
-        yield from _head_records(cell, heads, level)
+        yield from _head_records(cell, heads)
         yield from _layer_records(cell, choose, layers, heads)
     for name, entity, pairs in _relations(scores, relations):
         yield {
@@ -414,13 +413,13 @@ def records(
             "pairs": pairs.total,
             "baseline": percent(pairs.base / pairs.total),
             "upper_bound": percent(pairs.bound / pairs.total),
-            **_best(scores, chooser, pairs, _cell(chooser, name, entity), level, heads),
+            **_best(scores, chooser, pairs, _cell(chooser, name, entity), heads),
             "active_heads": int((pairs.attention > ACTIVE).sum()),
             "accuracies": percent(pairs.accuracy.reshape(layers, heads)),
             "attentions": percent(pairs.attention.reshape(layers, heads)),
         }
     if cell is not None:
-        controls = list(_control_records(scores, chooser, level))
+        controls = list(_control_records(scores, chooser))
         yield from controls
         yield {
             "kind": "summary",
@@ -433,16 +432,14 @@ def records(
             "upper_bound": percent(cell.bound / cell.total),
             "without_a_right_region": cell.total - cell.bound,
             "active_heads": int((cell.attention > ACTIVE).sum()),
-            **_best(scores, chooser, cell, chooser.cells.get(ENTITY), level, heads),
+            **_best(scores, chooser, cell, chooser.cells.get(ENTITY), heads),
             **_word_specific(controls),
             "annotated_regions": _annotated(scores),
-            "level": level,
+            "level": LEVEL,
         }
 
 
-def _control_records(
-    scores: HeadScores, chooser: HeadScores, level: float
-) -> Iterator[dict[str, Any]]:
+def _control_records(scores: HeadScores, chooser: HeadScores) -> Iterator[dict[str, Any]]:
     """Yield the rates of the best active head and of each control, on the entities that have it.
 
     "difference" is between the head asked with the right word and the control, paired over photos.
@@ -470,7 +467,7 @@ def _control_records(
                 "same_head": same_head,
                 "entities": against.total,
                 "baseline": percent(against.base / against.total) if known else None,
-                **chosen(against, None, number, level, scores is chooser),
+                **chosen(against, None, number, scores is chooser),
             }
 
 
@@ -494,8 +491,8 @@ def _annotated(scores: HeadScores) -> float | None:
 _BANDS = ("low", "high", "low_all", "high_all")
 
 
-def _head_records(cell: Cell, heads: int, level: float) -> Iterator[dict[str, Any]]:
-    sure = significance(cell, level)
+def _head_records(cell: Cell, heads: int) -> Iterator[dict[str, Any]]:
+    sure = significance(cell)
     for n in range(len(cell.right)):
         yield {
             "kind": "head",

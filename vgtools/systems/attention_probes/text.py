@@ -37,6 +37,7 @@ from vgtools.systems.attention_probes.region_heads import (
     windows,
 )
 from vgtools.systems.attention_probes.scores import (
+    LEVEL,
     Cell,
     HeadScores,
     Key,
@@ -442,9 +443,7 @@ class TextProbe(Probe):
         # All heads are active: there is nothing but text to attend to.
         scores.add(keys, unique, np.tile(sentence, 4), key, answers)
 
-    def records(
-        self, relations: Relations = 10, choose: bool = False, level: float = 0.95
-    ) -> Iterator[dict[str, Any]]:
+    def records(self, relations: Relations = 10, choose: bool = False) -> Iterator[dict[str, Any]]:
         """Yield one record per head, one per relation and direction, and a summary; in percent.
 
         The relations taken together, `all`, come first.
@@ -465,7 +464,7 @@ class TextProbe(Probe):
         totals = {name: cell.total for (name, _), cell in cells.items() if name != ALL}
         for name in [ALL, *select_relations(totals, relations)] if cells else []:
             for direction in DIRECTIONS:
-                yield self._relation((name, direction), cells, chooser, level)
+                yield self._relation((name, direction), cells, chooser)
         yield {
             "kind": "text-summary",
             "texts": self.texts,
@@ -473,7 +472,7 @@ class TextProbe(Probe):
             "layers": self.encoder.layers,
             "heads": self.encoder.heads,
             "compared_texts": self._compared,
-            "level": level,
+            "level": LEVEL,
             "skipped": {reason: count for reason, count in self.skipped.items() if count},
         }
 
@@ -498,7 +497,7 @@ class TextProbe(Probe):
             yield record
 
     def _relation(
-        self, key: Key, cells: Mapping[Key, Cell], chooser: Mapping[Key, Cell], level: float
+        self, key: Key, cells: Mapping[Key, Cell], chooser: Mapping[Key, Cell]
     ) -> dict[str, Any]:
         cell = cells[key]
         choose = chooser.get(key)
@@ -527,7 +526,7 @@ class TextProbe(Probe):
             "offset": OFFSETS[column],
             "baseline": percent(report.base / report.total),
         }
-        return record | chosen(report, select, number, level, cell is choose)
+        return record | chosen(report, select, number, cell is choose)
 
 
 def _punctuation(tokens: Tokens, texts: Sequence[str]) -> Array:
