@@ -303,9 +303,9 @@ def test_bfloat16_computes_nearly_the_same_in_float32_weights(encoder: Path) -> 
 
 def test_batches_go_on_where_they_stopped_and_end_with_the_steps(encoder: Path) -> None:
     tuner, inputs = setup(encoder, "classify", count=10)
-    settings = {"batch_size": 3, "window": 2}
+    learner = learner_of(Learner, "sst-2", encoder, batch_size=3, window=2)
     batches = finetune.make_batches(
-        partial(finetune.cut_by_length, inputs, settings, 5),
+        partial(learner.cut, inputs, 5),
         lambda units: finetune.collate(inputs, units, tuner.pad, tuner.segments),
         6,
     )

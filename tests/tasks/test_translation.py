@@ -14,7 +14,8 @@ from vgtools.models.encoder import as_encoder
 from vgtools.models.seq2seq import GREEDY, Decoding, translate
 from vgtools.tasks import translation
 from vgtools.tasks.dispatch import encode
-from vgtools.tasks.finetune import collate
+from vgtools.tasks.examples import ReadStats
+from vgtools.tasks.finetune import Split, collate
 from vgtools.tasks.kinds.translate import PairExample
 from vgtools.tasks.table import find_task
 from vgtools.tasks.translation import TranslationStart, Translator
@@ -66,16 +67,10 @@ def test_a_split_is_translated_and_its_nats_are_plain() -> None:
     tuner, inputs = setup()
     rows = enumerate(pairs(7))
     examples: list[Any] = [PairExample(str(i), a, target=b) for i, (a, b) in rows]
+    split = Split("", examples, ReadStats(), "", inputs)
     tuner.train()
     for how in (GREEDY, Decoding()):
-        found = translation.predict(
-            TASK,
-            tuner,
-            examples,
-            inputs,
-            how,
-            lambda units: collate(inputs, units, tuner.pad, False),
-        )
+        found = learner_of("").translate(tuner, split, how)
         sources = [pair(inputs, unit)[0] for unit in range(7)]
         texts = tuner.tokenizer.decode_batch(translate(tuner.net, sources, how, 7))
         assert [row["prediction"] for row in found] == texts
@@ -88,7 +83,7 @@ def test_a_split_is_translated_and_its_nats_are_plain() -> None:
 
 def test_steps_are_cut_once_and_drawn_each_epoch() -> None:
     _, inputs = setup(40)
-    first, second = (translation.cut_by_tokens(inputs, SETTINGS, 3, epoch) for epoch in (0, 1))
+    first, second = (learner_of("").cut(inputs, 3, epoch) for epoch in (0, 1))
     assert {tuple(step) for step in first} == {tuple(step) for step in second}
     assert [tuple(step) for step in first] != [tuple(step) for step in second]
     assert all(inputs.lengths[step].sum() <= 30 for step in first)

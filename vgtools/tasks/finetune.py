@@ -121,12 +121,6 @@ def collate(
     return TaskBatch(tensor(ids), tensor(mask), tensor(second) if segments else None, labels, whole)
 
 
-def cut_by_length(inputs: Any, settings: Mapping[str, Any], seed: int, epoch: int) -> list[Array]:
-    """Return the units of each step of an epoch: `batch_size` of them, neighbours in length."""
-    size = settings["batch_size"]
-    return steps_by_length(inputs.lengths, size, seed, epoch, settings["window"])
-
-
 def make_batches(
     cut: Callable[[int], Sequence[Array]], build: Callable[[Array], Any], steps: int
 ) -> Batches:
@@ -418,8 +412,12 @@ class Learner:
         save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
 
     def cut(self, inputs: Any, seed: int, epoch: int) -> Sequence[Array]:
-        """Return the units of each step of an epoch; all epochs have equally many steps."""
-        return cut_by_length(inputs, self.settings, seed, epoch)
+        """Return the units of each step of an epoch: `batch_size` of them, neighbours in length.
+
+        All epochs have equally many steps.
+        """
+        size = self.settings["batch_size"]
+        return steps_by_length(inputs.lengths, size, seed, epoch, self.settings["window"])
 
 
 @dataclass

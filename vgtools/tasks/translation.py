@@ -5,7 +5,7 @@ Axes: B pairs of a batch, T source tokens, S target tokens, V entries of the voc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,6 @@ from vgtools.models.precision import autocast
 from vgtools.models.references import load_tokenizer
 from vgtools.models.seq2seq import GREEDY, Decoding, new_seq2seq, shift_right, translate
 from vgtools.tasks.dispatch import predictions
-from vgtools.tasks.examples import Example
 from vgtools.tasks.finetune import (
     FineTuner,
     Learner,
@@ -32,7 +31,7 @@ from vgtools.tasks.finetune import (
     collate,
 )
 from vgtools.tasks.kinds.translate import IGNORED, PairInputs, signature
-from vgtools.tasks.table import Task
+from vgtools.tasks.sequences import InputsWithImages
 from vgtools.training.steps import in_drawn_order, steps_by_tokens
 
 _SENTENCES = 64  # sentences that are decoded together
@@ -105,64 +104,6 @@ def config() -> dict[str, Any]:
     return {"sacrebleu": signature()}
 
 
-def cut_by_tokens(
-    inputs: Any, settings: Mapping[str, Any], seed: int, epoch: int
-) -> Sequence[Array]:
-    """Return the units of each step of an epoch: `batch_size` source tokens, neighbours in length.
-
-    Source: Zhang et al. 2019, section 4.2.
-    """
-    steps = steps_by_tokens(inputs.lengths, settings["batch_size"])
-    return in_drawn_order(steps, seed, epoch)
-
-
-def predict(
-    task: Task,
-    tuner: Translator,
-    examples: Sequence[Example],
-    inputs: PairInputs,
-    how: Decoding,
-    build: Callable[[Array], Any],
-    shown: Callable[[Array], AbstractContextManager[Any]] = lambda units: nullcontext(),
-) -> list[dict[str, Any]]:
-    """Return a row of predictions per pair, with the nats of its translation where that is known.
-
-    Args:
-        task: the task of the examples.
-        tuner: the network that translates.
-        examples: examples to translate.
-        inputs: their tokens.
-        how: the search.
-        build: makes a batch of units.
-        shown: as `vgtools.models.seq2seq.translate`.
-    """
-    lengths = inputs.lengths
-    sources = np.split(inputs.ids, inputs.starts[1:-1])
-    found = translate(tuner.net, sources, how, _SENTENCES, shown=shown, dtype=tuner.dtype)
-    texts = tuner.tokenizer.decode_batch(found)
-    nats = np.zeros(len(inputs))
-    tokens = np.zeros(len(inputs), np.int64)
-    if inputs.target_starts is not None:
-        tokens = np.diff(inputs.target_starts)
-
-        @torch.no_grad()
-        def work(units: Array) -> Array:
-            return np.asarray(tuner.nats(build(units)).cpu().numpy())
-
-        def hint(unit: int) -> str:
-            return f"one pair of {lengths[unit] + tokens[unit]} tokens"
-
-        was_training = tuner.training
-        tuner.eval()
-        # Source and target both take memory, so that the largest pair comes first.
-        order = np.argsort(-lengths - tokens, kind="stable")
-        for units, part in in_batches(order, _SENTENCES, work, hint):
-            nats[units] = part
-        tuner.train(was_training)
-    outputs = zip(texts, nats.tolist(), tokens.tolist(), strict=True)
-    return predictions(task, examples, inputs, list(outputs))
-
-
 class TranslationLearner(Learner):
     """Learner of translation, which decodes greedily each epoch and with beams at the end.
 
@@ -187,10 +128,44 @@ class TranslationLearner(Learner):
         """Return a part of the batch of a step; the texts of a pair are not numbered."""
         return collate(inputs, units, tuner.pad, False, self.device, part, parts)
 
+    def shown(self, tuner: Any, inputs: Any, units: Array) -> AbstractContextManager[Any]:
+        """Return a context in which units are decoded."""
+        return nullcontext()
+
     def translate(self, tuner: Any, split: Split, how: Decoding) -> list[dict[str, Any]]:
-        """Return a row of predictions per pair."""
-        build = partial(self.collate, tuner, split.inputs)
-        return predict(self.task, tuner, split.examples, split.inputs, how, build)
+        """Return a row of predictions per pair, with the nats of its translation where that is
+        known.
+        """
+        given = split.inputs
+        inputs = given.text if isinstance(given, InputsWithImages) else given
+        assert isinstance(inputs, PairInputs)
+        shown = partial(self.shown, tuner, given)
+        lengths = inputs.lengths
+        sources = np.split(inputs.ids, inputs.starts[1:-1])
+        found = translate(tuner.net, sources, how, _SENTENCES, shown=shown, dtype=tuner.dtype)
+        texts = tuner.tokenizer.decode_batch(found)
+        nats = np.zeros(len(inputs))
+        tokens = np.zeros(len(inputs), np.int64)
+        if inputs.target_starts is not None:
+            tokens = np.diff(inputs.target_starts)
+
+            @torch.no_grad()
+            def work(units: Array) -> Array:
+                batch = self.collate(tuner, given, units)
+                return np.asarray(tuner.nats(batch).cpu().numpy())
+
+            def hint(unit: int) -> str:
+                return f"one pair of {lengths[unit] + tokens[unit]} tokens"
+
+            was_training = tuner.training
+            tuner.eval()
+            # Source and target both take memory, so that the largest pair comes first.
+            order = np.argsort(-lengths - tokens, kind="stable")
+            for units, part in in_batches(order, _SENTENCES, work, hint):
+                nats[units] = part
+            tuner.train(was_training)
+        outputs = zip(texts, nats.tolist(), tokens.tolist(), strict=True)
+        return predictions(self.task, split.examples, inputs, list(outputs))
 
     def predict(self, tuner: Any, split: Split) -> list[dict[str, Any]]:
         """Return greedy translations."""
@@ -201,5 +176,8 @@ class TranslationLearner(Learner):
         return self.translate(tuner, split, Decoding())
 
     def cut(self, inputs: Any, seed: int, epoch: int) -> Sequence[Array]:
-        """Return the units of each step of an epoch."""
-        return cut_by_tokens(inputs, self.settings, seed, epoch)
+        """Return the units of each step of an epoch: `batch_size` source tokens, neighbours in
+        length.
+        """
+        steps = steps_by_tokens(inputs.lengths, self.settings["batch_size"])
+        return in_drawn_order(steps, seed, epoch)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,10 +21,8 @@ from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, re
 from vgtools.models.seq2seq import Decoding, translate
 from vgtools.systems.visual_awareness.fusion import Fusion, has_fusion, open_fusion
 from vgtools.systems.visual_awareness.tasks import FusedLearner
-from vgtools.tasks.finetune import Split
-from vgtools.tasks.kinds.translate import PairInputs
 from vgtools.tasks.sequences import InputsWithRows
-from vgtools.tasks.translation import TranslationLearner, Translator, predict
+from vgtools.tasks.translation import TranslationLearner, Translator
 from vgtools.text.retrieved import StreamedImages, gather
 from vgtools.text.subwords import encode_all
 
@@ -69,21 +66,11 @@ class FusedTranslationLearner(FusedLearner, TranslationLearner):
         fusion = self.fusing.fusion_for(encoder.model, self.images, self.ref)
         return FusedTranslator(encoder, self.task.kind, fusion, self.dtype), encoder
 
-    def translate(
-        self, tuner: FusedTranslator, split: Split, how: Decoding
-    ) -> list[dict[str, Any]]:
-        """Return a row of predictions per pair."""
-        inputs: InputsWithRows = split.inputs
-        assert isinstance(inputs.text, PairInputs)
-        return predict(
-            self.task,
-            tuner,
-            split.examples,
-            inputs.text,
-            how,
-            partial(self.collate, tuner, inputs),
-            lambda units: tuner.fusion.show(*self.images.gather(inputs.of(units), self.device)),
-        )
+    def shown(
+        self, tuner: FusedTranslator, inputs: InputsWithRows, units: Array
+    ) -> AbstractContextManager[Any]:
+        """Return a context in which units are decoded in view of their images."""
+        return tuner.fusion.show(*self.images.gather(inputs.of(units), self.device))
 
 
 # ----------------------------------------------------------------------------------------- streams
