@@ -38,7 +38,6 @@ def embed(
     restart: bool,
 ) -> None:
     """Write the index of image features, embedded by a matcher or a retriever, or of embeddings."""
-    from vgtools.models.references import check_same
     from vgtools.retrieval.choice import AUTO
     from vgtools.retrieval.foreign import Embeddings
     from vgtools.retrieval.index import METRIC
@@ -48,8 +47,6 @@ def embed(
     context = _context(run, keys.context_weight)
     features = bank.features
     foreign = features if isinstance(features, Embeddings) else None
-    if foreign is None:
-        check_same("backbone", features.manifest.get("backbone"), bank.backbone, str(feats))
     whole = foreign is not None and foreign.is_whole
     changed = limit or lists.factory != "Flat" or keys.drop_duplicates is not None
     why = f"{keys.emb} holds no exact vectors to choose from"
@@ -155,6 +152,7 @@ def _open_bank(
     feats: str | None, keys: Keys, device: str
 ) -> tuple[EmbeddedBank, Inputs, dict[str, Rights]]:
     """Return the bank, the files that it is read from, and the rights of its images."""
+    from vgtools.models.references import check_same
     from vgtools.retrieval.foreign import foreign_files, open_embeddings
     from vgtools.systems import matcher_system
 
@@ -175,6 +173,8 @@ def _open_bank(
         raise DataError('has no row with "license" or "url"', keys.images)
     system = matcher_system(str(keys.matcher))
     bank: EmbeddedBank = system.open_bank(keys.matcher, source, device)
+    if feats is not None:
+        check_same("backbone", bank.features.manifest.get("backbone"), bank.backbone, feats)
     return bank, inputs, rights
 
 
