@@ -153,6 +153,17 @@ def test_files_of_the_user_in_and_beside_a_noisy_run_stay(tmp_path: Path, name: 
     assert (tmp_path / name).read_text() == "mine"
 
 
+def test_a_run_json_of_the_user_in_place_of_a_noisy_run_stays(tmp_path: Path) -> None:
+    source = save_encoder(tmp_path / "encoder")
+    out = tmp_path / "noisy"
+    out.mkdir()
+    (out / "run.json").write_text("mine")
+    with pytest.raises(DataError, match=r"run\.json: exists, and vg does not know it") as caught:
+        save_noisy(str(source), out, 0.1, seed=0)
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert (out / "run.json").read_text() == "mine"
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
 def test_a_bad_file_of_the_source_is_named_not_the_output(tmp_path: Path, name: str) -> None:
     source = save_encoder(tmp_path / "encoder")

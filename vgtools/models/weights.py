@@ -20,7 +20,7 @@ from vgtools.io.own import atomic_write, sync_dir
 from vgtools.io.process import Lock
 from vgtools.models.references import TOKENIZER_FILES, fingerprint, load_tokenizer, read_weights
 from vgtools.models.runs import save_run
-from vgtools.models.sealed import RUN_FILES, files_below
+from vgtools.models.sealed import RUN_FILES, files_below, is_run_json
 from vgtools.text.tokens import tokenizer_fingerprint
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ def _save_noisy(ref: str, folder: Path, magnitude: float, seed: int) -> dict[str
         raise DataError(f"{why}; choose another folder", folder, code=Exit.CANNOT_CREATE)
 
     if (folder / "run.json").exists():
+        own.check(folder / "run.json", is_run_json)
         info = read_json(folder / "run.json")
         if info.get("kind") != _KIND:
             refuse("has a run of another kind, which would be lost")
