@@ -304,7 +304,7 @@ def test_a_killed_training_ends_as_the_unbroken_one(
     shape = ["--shape", "transformer-small", "-t", data / "bpe", "--epochs", 2, "--limit", 20]
     args = ["finetune", "translation", data / "pairs", *FAST, *shape, "-q", "-o"]
     assert vg(*args, tmp_path / "whole") == 0
-    plain = tasks_translation.predict
+    plain = tasks_translation.TranslationLearner.predict
     calls = []
 
     def dies(*given: Any, **more: Any) -> list[dict[str, Any]]:
@@ -313,7 +313,7 @@ def test_a_killed_training_ends_as_the_unbroken_one(
             raise KeyboardInterrupt
         return plain(*given, **more)
 
-    monkeypatch.setattr(tasks_translation, "predict", dies)
+    monkeypatch.setattr(tasks_translation.TranslationLearner, "predict", dies)
     assert vg(*args, tmp_path / "cut") == 130
     assert vg(*args, tmp_path / "cut") == 0
     for name in ("predictions.jsonl", "model/model.safetensors", "model/tokenizer.json"):

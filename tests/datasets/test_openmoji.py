@@ -81,7 +81,7 @@ def test_captions_are_names_and_carriers_in_turn() -> None:
 
 def test_pictures_are_drawn_once_on_white(tmp_path: Path) -> None:
     rows = list(openmoji(Tally(), 3))
-    listed = list(rasterise(rows, tmp_path / "png", 32, 1, True))
+    listed = list(rasterise(rows, tmp_path / "png", 32, 1))
     assert listed[0] == {
         "image": rows[0]["image"],
         "path": str(tmp_path / "png" / f"{rows[0]['image']}.png"),
@@ -97,10 +97,10 @@ def test_pictures_are_drawn_once_on_white(tmp_path: Path) -> None:
     whole = files[0].read_bytes()
     files[0].unlink()  # a missing one is drawn again, the others are not touched
     os.utime(files[1], (1, 1))
-    assert list(rasterise(rows, tmp_path / "png", 32, 1, True)) == listed
+    assert list(rasterise(rows, tmp_path / "png", 32, 1)) == listed
     assert files[0].read_bytes() == whole
     assert files[1].stat().st_mtime == 1
-    list(rasterise(rows, tmp_path / "png", 48, 1, True))  # another size is drawn
+    list(rasterise(rows, tmp_path / "png", 48, 1))  # another size is drawn
     with Image.open(files[1]) as picture:
         assert picture.size == (48, 48)
 
@@ -108,17 +108,17 @@ def test_pictures_are_drawn_once_on_white(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", [20, 30, 60, -20, -1])
 def test_a_picture_that_is_not_the_one_that_was_drawn_is_refused(tmp_path: Path, at: int) -> None:
     rows = list(openmoji(Tally(), 1))
-    (row,) = rasterise(rows, tmp_path, 32, 1, True)
+    (row,) = rasterise(rows, tmp_path, 32, 1)
     whole = Path(row["path"]).read_bytes()
     damaged = bytearray(whole)
     damaged[at] ^= 1
     Path(row["path"]).write_bytes(damaged)
     with pytest.raises(DataError, match="exists, and vg does not know it") as caught:
-        list(rasterise(rows, tmp_path, 32, 1, True))
+        list(rasterise(rows, tmp_path, 32, 1))
     assert caught.value.code == Exit.CANNOT_CREATE
     assert Path(row["path"]).read_bytes() == damaged
     Path(row["path"]).unlink()
-    list(rasterise(rows, tmp_path, 32, 1, True))
+    list(rasterise(rows, tmp_path, 32, 1))
     assert Path(row["path"]).read_bytes() == whole
     assert [file.suffix for file in tmp_path.iterdir()] == [".png"]
 
@@ -134,7 +134,7 @@ def test_a_full_disk_is_named_and_leaves_no_torn_picture(
         with pytest.raises(
             DataError, match=r"\.png: cannot be written: File too large; free some space"
         ) as caught:
-            list(rasterise(rows, tmp_path / "png", 32, workers, True))
+            list(rasterise(rows, tmp_path / "png", 32, workers))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert caught.value.code == Exit.IO
@@ -146,8 +146,8 @@ def test_a_full_disk_is_named_and_leaves_no_torn_picture(
 
 def test_processes_draw_what_one_draws(tmp_path: Path) -> None:
     rows = list(openmoji(Tally(), 64))
-    list(rasterise(rows, tmp_path / "two", 16, 2, True))
-    list(rasterise(rows, tmp_path / "one", 16, 1, True))
+    list(rasterise(rows, tmp_path / "two", 16, 2))
+    list(rasterise(rows, tmp_path / "one", 16, 1))
     for file in (tmp_path / "one").iterdir():
         assert (tmp_path / "two" / file.name).read_bytes() == file.read_bytes()
 
@@ -171,5 +171,5 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError) as caught:
-        list(rasterise([], tmp_path / "file", 8, 1, True))
+        list(rasterise([], tmp_path / "file", 8, 1))
     assert caught.value.code == Exit.CANNOT_CREATE
