@@ -17,6 +17,7 @@ from tests.tiny.images import save_photo
 from tests.tiny.retriever import save_retriever
 from vgtools.cli import run
 from vgtools.io.arrays import Array
+from vgtools.io.files import sha256_file
 
 CPU = ["--device", "cpu"]
 TEXT = "a red dog\n\ndogs of a cat\ncat\n"
@@ -79,6 +80,24 @@ def test_a_bank_of_another_tool_is_the_bank_of_vg(
         assert rows(bank, command, out) == rows(bank, command, bank / "own.faiss")
     assert build(bank, out, *save(tmp_path, own)) == 0
     assert "is up to date" in capsys.readouterr().err
+
+
+def test_embeddings_that_vg_wrote_have_their_own_ids(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("feats.npy", "feats.ids", "feats.json"):
+        (tmp_path / name).write_bytes((bank / name).read_bytes())
+    feats, ids = tmp_path / "feats.npy", tmp_path / "feats.ids"
+    assert build(bank, tmp_path / "a.faiss", feats, "--ids", ids) == 0
+    other = tmp_path / "other.ids"
+    other.write_text("".join(sorted(ids.read_text().splitlines(True), reverse=True)))
+    capsys.readouterr()
+    assert build(bank, tmp_path / "b.faiss", feats, "--ids", other) == 65
+    assert f"its ids have sha256 {sha256_file(ids)}" in capsys.readouterr().err
+    np.save(feats, np.load(feats)[::-1])
+    assert build(bank, tmp_path / "b.faiss", feats, "--ids", ids) == 65
+    assert "feats.npy" in capsys.readouterr().err
+    assert not (tmp_path / "b.faiss").exists()
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("float16", 1.0), ("float32", 7.0)])

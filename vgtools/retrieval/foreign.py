@@ -9,19 +9,21 @@ Source: the folders of clip-retrieval's `inference` (`img_emb/img_emb_N.npy` nex
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from vgtools.io.arrays import Array, stacked
-from vgtools.io.artifact import LARGEST, Features
+from vgtools.io.artifact import LARGEST, Features, manifest_beside
 from vgtools.io.errors import DataError, Exit, amount, file_errors
-from vgtools.io.files import open_npy
-from vgtools.io.names import id_fault, is_jsonl, is_table
+from vgtools.io.files import open_npy, sha256_file
+from vgtools.io.names import id_fault, is_jsonl, is_table, is_url
 from vgtools.io.remote import fetched, is_folder, names_in
 from vgtools.io.streams import read_jsonl, read_lines, require
 from vgtools.retrieval.build import NPROBE
@@ -223,7 +225,25 @@ def open_embeddings(foreign: Foreign, manifest: dict[str, Any]) -> Embeddings:
     if not ends[-1]:
         raise DataError("holds no embedding", files[0])
     ids = _ids(foreign, sizes)
+    for file in files if len(files) == 1 else ():
+        _check_written(file, ids)
     return Embeddings(array, ids, manifest, [*zip(files, ends, strict=True)], **opened)
+
+
+def _check_written(file: str, ids: Sequence[str]) -> None:
+    """Compare embeddings that vg wrote, and the ids given for them, with their manifest.
+
+    Raises:
+        DataError: the hash of either is another (65).
+    """
+    if is_url(file) or not (made := manifest_beside(file)):
+        return
+    manifest_beside(file, sha256_file(file))
+    facts = made["files"].get(Path(file).with_suffix(".ids").name)
+    now = hashlib.sha256("".join(f"{name}\n" for name in ids).encode()).hexdigest()
+    if facts is not None and facts["sha256"] != now:
+        why = f"its ids have sha256 {facts['sha256']} by its manifest, the ids given have {now}"
+        raise DataError(f"{why}; name {Path(file).with_suffix('.ids')}", file)
 
 
 def _open_array(file: str) -> Array:
