@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from vgtools.io.artifact import check_made
 from vgtools.io.files import digest_of
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import is_shards, is_stream, is_url
 from vgtools.models.encoder import Encoder
 from vgtools.text.blocks import PackedInputs
 from vgtools.training.session import Pretraining
@@ -35,7 +37,10 @@ class PackedPretraining(Pretraining):
 
     def digest_of(self, path: str) -> str:
         """Return the sha256 of an input, and the columns of it that are named."""
-        return digest_of(path, self.files.sha256(path) or self.store.digest(path))
+        sha256 = self.files.sha256(path) or self.store.digest(path)
+        if not (is_stream(path) or is_shards(path) or is_url(path)):
+            check_made(path, sha256)
+        return digest_of(path, sha256)
 
     def close(self) -> None:
         """Remove the packed inputs, unless they are kept; other files in their folder stay."""

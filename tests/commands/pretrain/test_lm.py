@@ -535,6 +535,19 @@ def test_a_damaged_checkpoint_is_named(
     assert pretrain(data, run, "--steps", 2, "--restart") == 0
 
 
+def test_rows_that_changed_since_vg_wrote_them_are_refused(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes((data / "rows.jsonl").read_bytes())
+    write_manifest(rows, [rows], kind="vokens", count=11)
+    assert pretrain(data, tmp_path / "a", "--steps", 2, file=rows) == 0
+    capfd.readouterr()
+    rows.write_bytes(b"".join(rows.read_bytes().splitlines(True)[::-1]))  # as many bytes
+    assert pretrain(data, tmp_path / "b", "--steps", 2, file=rows) == 65
+    refused(capfd, f"{rows}: ", "sha256")
+
+
 def test_a_restart_that_is_refused_leaves_the_old_run(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
