@@ -24,7 +24,7 @@ from vgtools.batch import places, shards
 from vgtools.batch import run as batch
 from vgtools.batch.plan import ShardPlan, text_source
 from vgtools.batch.shards import OpenOutput, ShardedOutput
-from vgtools.io.artifact import manifest_beside, read_manifest
+from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, sha256_file
 from vgtools.io.folders import Shards
@@ -32,6 +32,7 @@ from vgtools.io.inputs import Inputs
 from vgtools.io.names import manifest_path
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece, read_jsonl, read_lines, read_texts, read_windows
+from vgtools.io.written import manifest_beside
 
 
 class Lengths:

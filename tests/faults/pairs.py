@@ -314,6 +314,8 @@ _REGRESS = (
     " --device cpu -q -o run"
 )
 _VALID = _REGRESS.replace(" --weight voken_reg=1 --feats in/feats.npy", "")
+_READ = "vokenize in/v.jsonl --index in/vg.faiss --device cpu -o w.jsonl"
+_EMBEDDED = "build-index --emb in/own.npy --ids in/own.ids -m in/dual --device cpu -o b.faiss"
 _PARTS = "vokenize in/text.txt --index in/vg.faiss --index in/vg2.faiss --device cpu -o w.jsonl"
 _SCENE = "retrieve in/text.txt --index in/associated/scene.faiss -o r.jsonl"
 _TWO = "show in/found.jsonl in/found2.jsonl --index in/vg.faiss --images in/bank.jsonl -o p.html"
@@ -492,6 +494,8 @@ PAIRS = (
         lines("regions.regions.jsonl", fit=False),
     ),
     Pair("every command: X.npy × X.rows.npy", "pretrain-further", rows("packed.rows.npy")),
+    Pair("every command: X.jsonl × X.json", _READ, lines("v.jsonl", fit=False)),
+    Pair("build-index: embeddings × ids", _EMBEDDED, lines("own.ids", fit=False)),
     Pair("build-index: features × matcher", "build-index", made_with("feats.json", "backbone")),
     Pair("build-index: features × images", "build-index-chosen", lines("rights.jsonl"), SAME),
     Pair("push: index × matcher", _PUSH, made_with("vg.json", "matcher")),

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vgtools.io.artifact import manifest_beside, open_features, read_made, read_manifest
+from vgtools.io.artifact import open_features, read_made, read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, final_path, write_manifest
 from vgtools.io.names import is_unnamed
 from vgtools.io.own import atomic_write
+from vgtools.io.written import manifest_beside
 
 LOOP = """
 import sys

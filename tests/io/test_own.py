@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,26 @@ def test_a_folder_is_claimed_with_what_is_in_it_and_nothing_beside_it(tmp_path: 
 
 def test_of_a_tree_only_the_named_files_go(tmp_path: Path) -> None:
     own.claim(tmp_path)
-    for name in ("model/model.safetensors", "model/notes.txt", "old/model.safetensors"):
+    names = (
+        "model/model.safetensors",
+        "model/model/model.safetensors",
+        "model/notes.txt",
+        "model/mine/model.safetensors",
+        "model/more-model.safetensors",
+        "old/model.safetensors",
+    )
+    for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     (tmp_path / "model/link.safetensors").symlink_to(tmp_path / "old")
     for folder in ("model", "old"):
-        own.remove_tree(tmp_path / folder, ("*.safetensors",))
+        own.remove_tree(
+            tmp_path / folder, re.compile(r"(model/)?model\.safetensors|link\.safetensors")
+        )
     assert [p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*"))] == [
         "model",
+        "model/mine",
+        "model/mine/model.safetensors",
+        "model/more-model.safetensors",
         "model/notes.txt",
     ]

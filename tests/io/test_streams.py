@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgtools.io import streams
-from vgtools.io.artifact import manifest_beside, open_features, read_ids, read_manifest
+from vgtools.io.artifact import open_features, read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import compress, open_npy, versions, write_manifest
 from vgtools.io.output import Output
@@ -29,6 +29,7 @@ from vgtools.io.streams import (
     read_texts,
     read_windows,
 )
+from vgtools.io.written import manifest_beside
 
 # ------------------------------------------------------------------------------------------ reading
 

@@ -147,11 +147,11 @@ def test_a_lack_of_memory_is_reported_once(
 
 def test_a_restart_discards_the_folders_of_parts(tmp_path: Path) -> None:
     with session(tmp_path / "run") as own:
-        own.open("toy", {"a": 1}, parts=("seed-[0-9]*",))
+        own.open("toy", {"a": 1}, parts=(r"seed-\d+",))
         own.finish(lambda: ({}, None, {"w": torch.zeros(1)}))
     (tmp_path / "run" / "seed-7").mkdir()
     with session(tmp_path / "run") as own:
-        run = own.open("toy", {"a": 2}, restart=True, parts=("seed-[0-9]*",))
+        run = own.open("toy", {"a": 2}, restart=True, parts=(r"seed-\d+",))
         assert not run.complete
         run.save()
     assert not (tmp_path / "run" / "seed-7").exists()
@@ -245,7 +245,7 @@ def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> Non
 def test_a_run_whose_checkpoint_is_lost_starts_over_if_a_lock_says_that_it_is_one(
     tmp_path: Path, restart: bool
 ) -> None:
-    run = TrainingRun(tmp_path, "toy", {}, parts=("seed-*",))
+    run = TrainingRun(tmp_path, "toy", {}, parts=(r"seed-\d+",))
     for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
         run.note({"step": 1})
         run.save()
@@ -253,8 +253,8 @@ def test_a_run_whose_checkpoint_is_lost_starts_over_if_a_lock_says_that_it_is_on
     (tmp_path / "checkpoint.safetensors").unlink()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["metrics.jsonl", "seed-0"]
     with pytest.raises(DataError, match="neither empty nor a run of vg"):
-        TrainingRun(tmp_path, "toy", {}, restart, parts=("seed-*",))
-    again = TrainingRun(tmp_path, "toy", {}, restart, parts=("seed-*",), begun=True)
+        TrainingRun(tmp_path, "toy", {}, restart, parts=(r"seed-\d+",))
+    again = TrainingRun(tmp_path, "toy", {}, restart, parts=(r"seed-\d+",), begun=True)
     assert (again.state.step, again.records) == (0, [])
 
 
@@ -279,7 +279,7 @@ def test_a_folder_of_another_tool_is_left_alone(
     file.parent.mkdir(parents=True)
     file.write_bytes(data)
     with pytest.raises(DataError, match=r"nor a run|vg does not know it") as caught:
-        TrainingRun(tmp_path / "run", "toy", {}, restart, parts=("seed-*",))
+        TrainingRun(tmp_path / "run", "toy", {}, restart, parts=(r"seed-\d+",))
     assert caught.value.code == Exit.CANNOT_CREATE
     assert file.read_bytes() == data
 
@@ -287,11 +287,21 @@ def test_a_folder_of_another_tool_is_left_alone(
 def test_a_restart_keeps_what_the_user_added_to_a_run(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run")
     (folder / "encoder").mkdir()
-    mine = [folder / name for name in ("notes.txt", "part-1/notes.txt", "encoder/notes.txt")]
+    names = (
+        "notes.txt",
+        "part-1/notes.txt",
+        "part-1/mine/config.json",
+        "part-1.keep/model.safetensors",  # a copy of an older part
+        "encoder/notes.txt",
+        "encoder/extra.safetensors",
+        "encoder/tokenizer_config.json",
+    )
+    mine = [folder / name for name in names]
     for file in mine:
+        file.parent.mkdir(exist_ok=True)
         file.write_text("mine")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    run = TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=("part-*",))
+    run = TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",))
     # The old run is there until the new one begins: a command may still be refused.
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     run.discard_former()
@@ -333,7 +343,7 @@ def test_a_damaged_file_of_a_finished_run_is_refused_and_a_restart_starts_over(
     assert error.value.code == Exit.NO_INPUT
     (folder / "encoder").mkdir()
     (folder / "encoder" / "model.safetensors").write_text("old")
-    run = TrainingRun(folder, "toy", {"a": 1}, restart=True, parts="part-*")
+    run = TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",))
     assert not run.complete
     run.discard_former()
     assert list(folder.iterdir()) == []

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import check_made, manifest_beside
 from vgtools.io.errors import DataError
 from vgtools.io.process import Progress
 from vgtools.io.streams import TextStats, read_texts, read_windows
+from vgtools.io.written import manifest_beside
 from vgtools.text.blocks import open_packed
 from vgtools.text.ngrams import Counts, NewIds, PairCounts, Vocabulary, count, jsd, jsd_pairs
 from vgtools.text.tokens import load_stop_words
@@ -296,13 +296,8 @@ def _rows(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
     """Yield ids of lower-case token texts and vokens of voken rows, both int64."""
     ids = NewIds()
     manifest_beside(path)
-    digest = ""
     for window in read_windows(path, 2048, limit=limit):
-        digest = window.digest
         rows = parse_rows(window.lines, path, window.first).rows
         types = [ids[row["text"][start:end].lower()] for row in rows for start, end in row["spans"]]
         vokens = [v[0] if isinstance(v, list) else v for row in rows for v in row["vokens"]]
         yield np.array(types, np.int64), np.array(vokens, np.int64)
-    # With a limit only part of the file was hashed, so its hash cannot be compared.
-    if digest and limit is None:
-        check_made(path, digest)

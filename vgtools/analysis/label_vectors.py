@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import check_made, manifest_beside
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
 from vgtools.io.process import Progress
 from vgtools.io.streams import read_windows
+from vgtools.io.written import manifest_beside
 from vgtools.text.ngrams import NewIds, PairCounts
 from vgtools.text.tokens import word_spans
 from vgtools.text.vokens import is_packed, parse_rows
@@ -49,9 +49,7 @@ def count_labels(
     manifest_beside(path)  # A damaged manifest is refused before hours of counting.
     ids = NewIds()
     pairs = PairCounts(memory)
-    digest = ""
     for window in read_windows(path, 2048, limit=limit):
-        digest = window.digest
         rows, spans, starts = parse_rows(window.lines, path, window.first)
         texts = [row["text"] for row in rows]
         edges = word_spans(texts, spans, starts)
@@ -65,9 +63,6 @@ def count_labels(
         pairs.add(np.array(words, np.int64), labels[kept])
         if progress is not None:
             progress.advance(len(labels))
-    # The hash of the rows up to a limit is not the file's.
-    if digest and limit is None:
-        check_made(path, digest)
     # Rows without any label yield no block; the empty array keeps the shape.
     found = [np.zeros((3, 0)), *map(np.stack, pairs.blocks())]
     word, label, times = np.concatenate(found, axis=1)

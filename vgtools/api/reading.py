@@ -17,10 +17,11 @@ from vgtools.images.maps import read_heat
 from vgtools.images.regions import KIND as REGIONS
 from vgtools.images.regions import open_regions
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import Artifact, manifest_beside, open_features, read_made, read_manifest
+from vgtools.io.artifact import Artifact, open_features, read_made, read_manifest
 from vgtools.io.files import open_npy
 from vgtools.io.names import bare, is_jsonl, is_shards, is_table, refuse_stream
 from vgtools.io.streams import read_jsonl, read_text_rows
+from vgtools.io.written import manifest_beside
 from vgtools.models.sealed import check_records, read_run
 from vgtools.reports.page import own_images
 from vgtools.reports.strips import ShownRows

@@ -44,7 +44,8 @@ def revokenize(
 
     Reads the rows that `vg vokenize` writes and writes the same rows, in order, one per line, with
     spans, vokens and scores for the tokens of --tokenizer. A token that overlaps nothing, for
-    example a lone space of a byte-level tokenizer, gets voken -1 and score 0. Needs no GPU.
+    example a lone space of a byte-level tokenizer, gets voken -1 and score 0. Needs no GPU; a long
+    input takes all cores, or OMP_NUM_THREADS of them.
 
     With -o X.npy the packed form is written: X.npy holds (tokens, 2) int32 [token id, voken] and
     X.rows.npy where each row ends. With -o X.parquet the rows are a table. With -o X.jsonl/,
@@ -68,8 +69,8 @@ def revokenize(
     files = all_of(file)
     help_at_terminal(context, *files)
     from vgtools.batch import run
-    from vgtools.io.artifact import manifest_beside
     from vgtools.io.inputs import Inputs
+    from vgtools.io.written import manifest_beside
     from vgtools.text.vokens import no_collection
 
     forms = (*run.ROWS, ".npy")
@@ -78,7 +79,9 @@ def revokenize(
     inputs = Inputs([] if shards else files)
     hashes = [None if shards else inputs.sha256(path) for path in files]
     made = [manifest_beside(*pair) for pair in zip(files, hashes, strict=True)]
-    make = partial(_work, tokenizer, *_origin(files, made), limit, draw)
+    # Who makes some of the shards shares the cores out.
+    helpers = None if target.shard is None and target.ray is None else 1
+    make = partial(_work, tokenizer, *_origin(files, made), limit, draw, helpers)
     with no_collection():
         counts = run.write(
             make(),
@@ -106,13 +109,14 @@ def _work(
     facts: dict[str, Any],
     limit: int | None,
     draw: int | None,
+    helpers: int | None,
 ) -> RevokenizeTask:
     """Return the task that carries vokens over, with its tokenizer loaded."""
     from vgtools.models.references import load_tokenizer
     from vgtools.systems.vokenization import revokenize as system
 
     loaded = load_tokenizer(tokenizer)
-    return system.RevokenizeTask(loaded, tokenizer, origin, facts, limit, draw)
+    return system.RevokenizeTask(loaded, tokenizer, origin, facts, limit, draw, helpers)
 
 
 def _origin(

@@ -86,7 +86,7 @@ def show(
     paths = rows or ["-"]
     help_at_terminal(context, *paths)
     places, indexes, lists = (values or [] for values in (images, index, ids))
-    from vgtools.io.artifact import manifest_beside
+    from vgtools.io.written import manifest_beside
     from vgtools.reports import page
     from vgtools.reports import vokens as report
     from vgtools.reports.curves import is_run

@@ -33,6 +33,7 @@ from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import dumps, read_json
 from vgtools.io.names import id_fault, is_shards, manifest_path
 from vgtools.io.output import Output
+from vgtools.io.process import cores
 from vgtools.io.streams import Piece
 
 
@@ -82,7 +83,7 @@ def extract(
     Raises:
         DataError: the finished images changed (78); the source breaks (65); out of memory (70).
     """
-    workers = workers or _cores()
+    workers = workers or cores()
     # On a CPU every thread computes; elsewhere one at a time.
     computing = threading.Semaphore(workers if featurizer.device.type == "cpu" else 1)
     threads = torch.get_num_threads()
@@ -130,13 +131,6 @@ def extract(
             for _, _, future in pending:
                 future.cancel()
             torch.set_num_threads(threads)
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def read_group(

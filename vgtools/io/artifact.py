@@ -6,7 +6,6 @@ Image features have functions of their own, because every paper reads them.
 from __future__ import annotations
 
 import errno
-import hashlib
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -15,30 +14,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vgtools.io.errors import DataError, Exit, file_error, name_of
-from vgtools.io.files import check_format, open_npy, read_json, read_value, sha256_file
+from vgtools.io.files import open_npy, read_json, sha256_file
 from vgtools.io.folders import ShardFile, Shards
-from vgtools.io.forms import FILES, SIZE, check_form
+from vgtools.io.forms import FILES, check_form
 from vgtools.io.names import (
     ending_of,
-    file_of,
-    is_compressed,
     is_shards,
     is_stream,
-    is_table,
     manifest_path,
-    real_folder,
 )
 from vgtools.io.remote import local
-from vgtools.io.streams import decode, jsonl_rows, open_shard, raw_lines, read_jsonl, read_lines
+from vgtools.io.streams import decode, open_shard, read_jsonl, read_lines
 from vgtools.io.trust import trusted
-from vgtools.io.written import check_file, check_hash
+from vgtools.io.written import MANIFEST, check_file, check_format, manifest_beside
 
 if TYPE_CHECKING:
     # At run time numpy is imported by the functions that need it: it takes a third of the time
     # that `vg --help` may take.
     from vgtools.io.arrays import Array
-
-_KIND = {"kind?": (str, type(None)), "held_out?": SIZE, "keys?": str}
 
 # The file and the command that writes it, by the kind of its manifest.
 _WRITERS = {
@@ -162,7 +155,7 @@ def read_manifest(
         check_format(body, path)
     if not isinstance(files, dict) or "vg" not in body:
         raise DataError("is not a manifest that vg wrote", path)
-    check_form(body, _KIND, path, "create the artifact again")
+    check_form(body, MANIFEST, path, "create the artifact again")
     if kind is not None and body.get("kind") != kind:
         raise _other_kind(artifact, path, kind, body.get("kind"))
     made = body.get("backbone")
@@ -194,79 +187,14 @@ def _other_kind(artifact: str | Path, manifest: Path, kind: str, got: object) ->
     return DataError(f"{why}; name {_WRITERS[kind]}" if kind in _WRITERS else why, manifest)
 
 
-def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, Any]:
-    """Return the manifest next to a stream's file, or an empty dictionary.
-
-    A stream needs no manifest, and the file with its name may have nothing to do with vg.
-
-    Args:
-        stream: the file.
-        sha256: hash of the file, where it is known, to be compared as well.
-
-    Raises:
-        DataError: the manifest is damaged or of a newer format, or the file has another size or
-            hash than it states (65).
-    """
-    stream = file_of(stream)
-    path = manifest_path(stream)
-    if is_stream(stream) or not path.is_file():
-        return {}
-    body = read_value(path, "a vg manifest")
-    if not isinstance(body, dict) or "vg" not in body:
-        return {}
-    check_format(body, path)
-    check_form(body, _KIND, path, f"create {stream} again, or remove the manifest")
-    files = body.get("files")
-    name = Path(real_folder(stream)).name
-    facts = files.get(name) if isinstance(files, dict) else None
-    if not isinstance(facts, dict):
-        return {}
-    again = f"create it again, or remove {path}"
-    if os.path.isfile(stream):
-        cause = "it is cut off, or was written without -o"
-        check_file(stream, {"bytes": facts.get("bytes")}, "its manifest", f"{cause}: {again}")
-    if sha256 and facts.get("sha256"):
-        check_hash(stream, sha256, facts["sha256"], "its manifest", again, "was rewritten")
-    return body
-
-
 def read_made(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Return the rows of a file that vg wrote, as `read_jsonl` does, but only if it is whole.
-
-    It is compared with the manifest next to it, if there is one: the size at once, and once the
-    last row was read the hash, unless it is compressed and has checksums of its own.
+    """Return the rows of a file that vg wrote; a damaged manifest next to it is refused at once.
 
     Raises:
         DataError: as `read_jsonl` and `manifest_beside`.
     """
     manifest_beside(path)
-    return read_jsonl(path) if is_hashed(path) else jsonl_rows(_hashed(path), path)
-
-
-def _hashed(path: str | Path) -> Iterator[bytes]:
-    digest = hashlib.sha256()
-    for line in raw_lines(path):
-        digest.update(line)
-        yield line
-    check_made(path, digest.hexdigest())
-
-
-def check_made(path: str | Path, sha256: str) -> None:
-    """Compare the hash of all lines of a file with the manifest next to it, if there is one.
-
-    A compressed file has checksums of its own, and its manifest the hash of the compressed bytes;
-    in a folder each shard was compared when it was read.
-
-    Raises:
-        DataError: as `manifest_beside`.
-    """
-    if not is_hashed(path):
-        manifest_beside(path, sha256)
-
-
-def is_hashed(path: str | Path) -> bool:
-    """Return whether a file has checksums of its own."""
-    return is_compressed(path) or is_shards(path) or is_table(path)
+    return read_jsonl(path)
 
 
 LARGEST = 1e9  # number of a feature or word vector; sums over larger ones overflow

@@ -37,18 +37,13 @@ from vgtools.io.names import (
 )
 from vgtools.io.own import atomic_write, check, is_sealed
 from vgtools.io.process import command_line
-from vgtools.io.streams import (
-    BROKEN_STREAM,
-    open_read,
-    zstd,
-)
+from vgtools.io.streams import BROKEN_STREAM, open_read, zstd
+from vgtools.io.written import FORMAT
 
 if TYPE_CHECKING:
     # At run time numpy is imported by the functions that need it: it takes a third of the time
     # that `vg --help` may take.
     import numpy as np
-
-FORMAT = 1  # format of manifests and run.json
 
 
 def sha256_file(path: str | Path) -> str:
@@ -98,26 +93,6 @@ def versions() -> dict[str, str]:
         if version:
             known[name] = str(version)
     return known
-
-
-def check_format(body: Mapping[str, Any], path: str | Path) -> None:
-    """Refuse a manifest or run.json of a newer format than this version reads.
-
-    One without "format" was written before the key existed.
-
-    Raises:
-        DataError: the format is newer (65); it and the version that wrote it are named.
-    """
-    number = body.get("format", 1)
-    if number == FORMAT:
-        return
-    loaded = body.get("versions")
-    writer = body.get("vg") or (loaded.get("vgtools") if isinstance(loaded, dict) else None)
-    raise DataError(
-        f"format {number!r:.20} was written by vg {writer or 'of another version'}; "
-        f"this vg ({__version__}) reads format {FORMAT}; upgrade vgtools",
-        path,
-    )
 
 
 def write_manifest(

@@ -23,7 +23,7 @@ import stat
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -276,12 +276,13 @@ def take_made() -> Path | None:
     return _made.pop() if _made else None
 
 
-def remove_tree(folder: str | Path, names: Iterable[str] = ("*",)) -> None:
+def remove_tree(folder: str | Path, ours: re.Pattern[str] | None = None) -> None:
     """Remove a folder that is vg's, by its name or by the folder that it is in.
 
     Args:
         folder: may be gone.
-        names: globs of the files that vg writes there; others stay, with their folders.
+        ours: matches the places in the folder of files that vg writes there; others stay, with
+            their folders. By default all go.
 
     Raises:
         DataError: it is not vg's (73).
@@ -291,12 +292,11 @@ def remove_tree(folder: str | Path, names: Iterable[str] = ("*",)) -> None:
         return
     if not is_temporary(folder) and not is_claimed(folder / "x"):
         raise not_ours(folder)
-    patterns = tuple(names)
     # In reverse order the contents of a folder come before the folder, which is empty by then.
     for file in sorted(folder.rglob("*"), reverse=True):
         if file.is_dir() and not file.is_symlink():
             remove_folder(file)
-        elif is_temporary(file) or any(file.match(pattern) for pattern in patterns):
+        elif not ours or is_temporary(file) or ours.fullmatch(file.relative_to(folder).as_posix()):
             os.unlink(file)
     remove_folder(folder)
 

@@ -200,6 +200,16 @@ def remove_empty() -> None:
                     own.remove_folder(folder)
 
 
+def cores() -> int:
+    """Return how many cores this process may use; OMP_NUM_THREADS may lower it."""
+    if hasattr(os, "sched_getaffinity"):
+        available = len(os.sched_getaffinity(0))
+    else:
+        available = os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(available, int(limit)) if limit.isdigit() and int(limit) else available
+
+
 class Stop:
     """Turn SIGTERM and Ctrl-C into a stop at the next boundary; a second signal stops at once.
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from vgtools.io import own
 from vgtools.io.errors import DataError
-from vgtools.io.files import check_format, read_value
+from vgtools.io.files import read_value
 from vgtools.io.forms import check_form
 from vgtools.io.names import file_of, is_shards, is_stream, manifest_path
+from vgtools.io.written import check_format
 
 _DEEPEST = 3  # folders between a file of a run and its run.json: RUN/seed-1/model/config.json
 _looks_like = own.begins(b'{"format":', b'{\n  "format":')

@@ -41,6 +41,7 @@ from vgtools.io.names import (
 from vgtools.io.remote import facts, file_size, open_url
 from vgtools.io.tables import keys_of, table_rows
 from vgtools.io.trust import file_hash
+from vgtools.io.written import check_made, states_hash
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
@@ -303,10 +304,15 @@ def _open_piece(piece: Piece) -> tuple[BinaryIO, int | None]:
 def _raw_lines(piece: Piece) -> Iterator[bytes]:
     """Yield the lines of a stream as bytes, split on `\\n` only, line end kept.
 
+    A file that vg wrote is compared with the manifest next to it: its size at once, and its hash
+    after the last line, if the piece is all of it.
+
     Raises:
-        DataError: it cannot be read (66), or is a damaged archive (65).
+        DataError: it cannot be read (66), is a damaged archive, or has another size or hash (65).
     """
     path = piece.path
+    compared = states_hash(path) and piece == Piece(path)
+    digest = hashlib.sha256()
     stream, left = _open_piece(piece)
     number = 0
     try:
@@ -316,7 +322,11 @@ def _raw_lines(piece: Piece) -> Iterator[bytes]:
                     break
                 left -= len(line)
             number += 1
+            if compared:
+                digest.update(line)
             yield line
+        if compared:
+            check_made(path, digest.hexdigest())
     except BROKEN_STREAM as error:
         why = f"compressed data is cut off or damaged: {error}; create the file again"
         raise DataError(why, path, number + 1) from None
@@ -330,7 +340,7 @@ def raw_lines(path: str | Path) -> Iterator[bytes]:
     """Yield the lines of a stream as bytes, split on `\\n` only, line end kept.
 
     Raises:
-        DataError: it cannot be read (66), or is a damaged archive (65).
+        DataError: it cannot be read (66), is a damaged archive, or has another size or hash (65).
     """
     return _raw_lines(Piece(str(path)))
 

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from vgtools import __version__
 from vgtools.io.errors import DataError, Exit, file_errors, json_bytes
+from vgtools.io.forms import SIZE, check_form
+from vgtools.io.names import (
+    file_of,
+    is_compressed,
+    is_shards,
+    is_stream,
+    is_table,
+    manifest_path,
+    real_folder,
+)
 from vgtools.io.remote import file_size
 from vgtools.io.trust import file_hash
+
+FORMAT = 1  # format of manifests and run.json
+MANIFEST = {"kind?": (str, type(None)), "held_out?": SIZE, "keys?": str}
+_HEAD = 1 << 12  # bytes of a manifest in which vg gives its version
 
 
 def check_file(path: str | Path, facts: Mapping[str, Any], by: str, way_out: str) -> None:
@@ -63,3 +81,101 @@ def unseal(body: dict[str, Any], path: str | Path, way_out: str, end: bytes = b"
     if body.pop("sha256", None) != seal(body, end):
         why = "was edited or damaged: its sha256 belongs to other contents"
         raise DataError(f"{why}; {way_out}", path)
+
+
+def check_format(body: Mapping[str, Any], path: str | Path) -> None:
+    """Refuse a manifest or run.json of a newer format than this version reads.
+
+    One without "format" was written before the key existed.
+
+    Raises:
+        DataError: the format is newer (65); it and the version that wrote it are named.
+    """
+    number = body.get("format", 1)
+    if number == FORMAT:
+        return
+    loaded = body.get("versions")
+    writer = body.get("vg") or (loaded.get("vgtools") if isinstance(loaded, dict) else None)
+    raise DataError(
+        f"format {number!r:.20} was written by vg {writer or 'of another version'}; "
+        f"this vg ({__version__}) reads format {FORMAT}; upgrade vgtools",
+        path,
+    )
+
+
+def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, Any]:
+    """Return the manifest next to a stream's file, or an empty dictionary.
+
+    A stream needs no manifest, and the file with its name may have nothing to do with vg.
+
+    Args:
+        stream: the file.
+        sha256: hash of the file, where it is known, to be compared as well.
+
+    Raises:
+        DataError: the manifest is damaged or of a newer format, or the file has another size or
+            hash than it states (65).
+    """
+    stream = file_of(stream)
+    path = manifest_path(stream)
+    if is_stream(stream) or not path.is_file():
+        return {}
+    with file_errors(path, reading=True):
+        data = path.read_bytes()
+    try:
+        body = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"not valid JSON ({error}); expected a vg manifest", path) from None
+    if not isinstance(body, dict) or "vg" not in body:
+        return {}
+    check_format(body, path)
+    check_form(body, MANIFEST, path, f"create {stream} again, or remove the manifest")
+    files = body.get("files")
+    name = Path(real_folder(stream)).name
+    facts = files.get(name) if isinstance(files, dict) else None
+    if not isinstance(facts, dict):
+        return {}
+    again = f"create it again, or remove {path}"
+    if os.path.isfile(stream):
+        cause = "it is cut off, or was written without -o"
+        check_file(stream, {"bytes": facts.get("bytes")}, "its manifest", f"{cause}: {again}")
+    if sha256 and facts.get("sha256"):
+        check_hash(stream, sha256, facts["sha256"], "its manifest", again, "was rewritten")
+    return body
+
+
+def check_made(path: str | Path, sha256: str) -> None:
+    """Compare the hash of all lines of a file with the manifest next to it, if there is one.
+
+    A compressed file has checksums of its own, and its manifest the hash of the compressed bytes;
+    in a folder each shard was compared when it was read.
+
+    Raises:
+        DataError: as `manifest_beside`.
+    """
+    if not is_hashed(path):
+        manifest_beside(path, sha256)
+
+
+def states_hash(path: str | Path) -> bool:
+    """Return whether a manifest of vg next to a file has to be compared with its lines.
+
+    The file with the name of a manifest may be anything: gigabytes of annotations, or JSON lines.
+
+    Raises:
+        DataError: as `manifest_beside`.
+    """
+    path = file_of(path)
+    if is_stream(path) or is_hashed(path):
+        return False
+    try:
+        with open(manifest_path(path), "rb") as stream:
+            found = b'"vg":' in stream.read(_HEAD)
+    except OSError:
+        return False
+    return found and bool(manifest_beside(path))
+
+
+def is_hashed(path: str | Path) -> bool:
+    """Return whether a file has checksums of its own."""
+    return is_compressed(path) or is_shards(path) or is_table(path)

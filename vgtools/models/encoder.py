@@ -34,7 +34,7 @@ from vgtools.models.references import (
     safetensors_files,
     unusable,
 )
-from vgtools.models.sealed import RUN_FILES, check_fingerprint, claim_run, files_below
+from vgtools.models.sealed import RUN_FILE, check_fingerprint, claim_run, files_below
 from vgtools.text.tokens import special_ids
 
 if TYPE_CHECKING:
@@ -301,11 +301,11 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     """
     folder = Path(folder)
     claim_run(folder, "complete", own.begins(b""))
-    own.remove_tree(folder, RUN_FILES)
+    own.remove_tree(folder, RUN_FILE)
     try:
         _write_pretrained(folder, encoder)
     except BaseException:  # without `complete` nothing would show that vg wrote it
-        own.remove_tree(folder, RUN_FILES)
+        own.remove_tree(folder, RUN_FILE)
         raise
     sync_dir(folder.parent)
 

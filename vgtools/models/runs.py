@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, is_out_of_memory
-from vgtools.io.files import FORMAT, dumps, versions
+from vgtools.io.files import dumps, versions
 from vgtools.io.names import public
 from vgtools.io.own import atomic_write
 from vgtools.io.process import command_line
-from vgtools.io.written import seal
+from vgtools.io.written import FORMAT, seal
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import (
     check_whole,

@@ -10,30 +10,19 @@ from typing import Any
 
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import check_format, read_json, sha256_file
+from vgtools.io.files import read_json, sha256_file
 from vgtools.io.forms import check_form
-from vgtools.io.written import check_file, unseal
+from vgtools.io.written import check_file, check_format, unseal
 
 KEPT = "step-"  # the names of a run's folders that hold the encoder of a step start with this
-# The files that vg writes into the folders of a run; other files there are the user's.
-RUN_FILES = (
-    "*.safetensors",
-    "model.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "fusion.json",
-    "grounding.json",
-    "complete",
-    "predictions.jsonl",
-    "predictions.*.jsonl",
-    "metrics.jsonl",
-    "run.json",
-    "table.npy",  # word vectors, with their ids and manifest
-    "table.ids",
-    "table.json",
+# The files that vg writes into a run, by their place in it or in one of its folders; all others are
+# the user's, also in these folders.
+RUN_FILE = re.compile(
+    r"(?:(?:seed-\d+|step-\d+|model|encoder|teacher|words|backbone)/)*"
+    r"(?:(?:model(?:-\d{5}-of-\d{5})?|head|fusion|phrase_attention|grounding|xdbert|best|checkpoint)"
+    r"\.safetensors|model\.safetensors\.index\.json|(?:generation_)?config\.json|tokenizer\.json"
+    r"|(?:fusion|grounding)\.json|complete|predictions(?:\.[\w-]+)?\.jsonl|metrics\.jsonl|run\.json"
+    r"|table\.(?:npy|ids|json))"
 )
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
 

@@ -20,7 +20,7 @@ from vgtools.io.own import atomic_write, sync_dir
 from vgtools.io.process import Lock
 from vgtools.models.references import TOKENIZER_FILES, fingerprint, load_tokenizer, read_weights
 from vgtools.models.runs import save_run
-from vgtools.models.sealed import RUN_FILES, files_below, is_run_json
+from vgtools.models.sealed import RUN_FILE, files_below, is_run_json
 from vgtools.text.tokens import tokenizer_fingerprint
 
 if TYPE_CHECKING:
@@ -155,10 +155,11 @@ def _save_noisy(ref: str, folder: Path, magnitude: float, seed: int) -> dict[str
         info = read_json(folder / "run.json")
         if info.get("kind") != _KIND:
             refuse("has a run of another kind, which would be lost")
-        known = {*RUN_FILES, *TOKENIZER_FILES}
-        others = [file for file in files_below(folder) if not any(map(file.match, known))]
+        known = {f"encoder/{name}" for name in TOKENIZER_FILES}
+        names = {file.relative_to(folder).as_posix() for file in files_below(folder)} - known
+        others = [name for name in names if not RUN_FILE.fullmatch(name)]
         if others:
-            refuse(f"has {min(others).relative_to(folder)}, which is not of the run")
+            refuse(f"has {min(others)}, which is not of the run")
         own.claim(folder)
     elif folder.exists():
         if not folder.is_dir() or any(folder.iterdir()):

@@ -33,9 +33,9 @@ from vgtools.images.sources import (
     read_image,
     read_member,
 )
-from vgtools.io.artifact import manifest_beside
 from vgtools.io.errors import DataError, Tally, json_bytes
 from vgtools.io.streams import read_jsonl
+from vgtools.io.written import manifest_beside
 
 if TYPE_CHECKING:
     from PIL.Image import Image

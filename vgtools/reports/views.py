@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from vgtools.images.maps import holds_heat
-from vgtools.io.artifact import manifest_beside, read_made
+from vgtools.io.artifact import read_made
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.written import manifest_beside
 from vgtools.reports import located, retrieved, vokens
 from vgtools.reports.vokens import ShownBank
 from vgtools.text.retrieved import holds_images

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import orjson
 
 from vgtools.images.rights import Rights, in_words, open_rights
-from vgtools.io.artifact import manifest_beside, read_ids, read_made, read_manifest
+from vgtools.io.artifact import read_ids, read_made, read_manifest
 from vgtools.io.errors import DataError, Exit, amount, json_bytes, plain
 from vgtools.io.files import sha256_file
+from vgtools.io.written import manifest_beside
 from vgtools.reports.drawing import GREY, INK, first_fit
 from vgtools.reports.page import (
     ImageFile,

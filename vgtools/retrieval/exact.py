@@ -9,7 +9,6 @@ again in float64.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.process import cores
 
 # The fastest of several shapes on two machines: a block of scores stays in the cache between
 # product and arg-max.
@@ -113,16 +113,6 @@ def _product(queries: Array, block: Array, out: Array) -> Array:
             a, b = (torch.from_numpy(np.require(x, requirements="W")) for x in (queries, block))
             return onednn(a, b.T).numpy()
     return np.matmul(queries, block.T, out=out)
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        available = len(os.sched_getaffinity(0))
-    else:
-        available = os.cpu_count() or 1
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return min(available, int(limit)) if limit.isdigit() and int(limit) else available
 
 
 def nothing_found(count: int, k: int, dtype: Any = np.float32) -> SearchResult:

@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vgtools.io.arrays import Array, stacked
-from vgtools.io.artifact import LARGEST, Features, manifest_beside
+from vgtools.io.artifact import LARGEST, Features
 from vgtools.io.errors import DataError, Exit, amount, file_errors
 from vgtools.io.files import open_npy, sha256_file
 from vgtools.io.names import id_fault, is_jsonl, is_table, is_url
 from vgtools.io.remote import fetched, is_folder, names_in
 from vgtools.io.streams import read_jsonl, read_lines, require
+from vgtools.io.written import manifest_beside
 from vgtools.retrieval.build import NPROBE
 from vgtools.retrieval.index import flat_vectors, read_faiss, reason
 

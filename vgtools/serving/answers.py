@@ -22,10 +22,10 @@ from vgtools.images.maps import Grids, Locator, Query, Step, locate, open_grids,
 from vgtools.images.regions import Regions, RegionSet, open_regions
 from vgtools.images.sources import ImageError
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import manifest_beside
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
 from vgtools.io.streams import Window
+from vgtools.io.written import manifest_beside
 from vgtools.models.attention import JointEncoder
 from vgtools.models.backbone import load_backbone
 from vgtools.models.dual import is_dual

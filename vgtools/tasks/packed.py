@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgtools.io.artifact import check_made
 from vgtools.io.files import digest_of
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import is_shards, is_stream, is_url
+from vgtools.io.written import check_made
 from vgtools.models.encoder import Encoder
 from vgtools.text.blocks import PackedInputs
 from vgtools.training.session import Pretraining

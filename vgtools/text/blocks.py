@@ -20,7 +20,7 @@ import numpy as np
 
 from vgtools.io import own
 from vgtools.io.arrays import Array, stacked
-from vgtools.io.artifact import Artifact, manifest_beside, read_manifest
+from vgtools.io.artifact import Artifact, read_manifest
 from vgtools.io.errors import DataError, Exit, amount, file_errors, plain
 from vgtools.io.files import is_manifest, sha256_file
 from vgtools.io.forms import SIZE, check_form
@@ -29,6 +29,7 @@ from vgtools.io.output import files_of
 from vgtools.io.process import Progress
 from vgtools.io.streams import Window, read_text_rows, read_windows
 from vgtools.io.trust import trusted
+from vgtools.io.written import manifest_beside
 from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import VokenWriter, check_rows, is_packed, no_collection

@@ -23,10 +23,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from vgtools.io.arrays import Array, padded
-from vgtools.io.artifact import Features, manifest_beside, read_ids, read_made
+from vgtools.io.artifact import Features, read_ids, read_made
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import sha256_file
 from vgtools.io.streams import Window, require
+from vgtools.io.written import manifest_beside
 from vgtools.text.vokens import are_ids_of, ids_hashes
 
 _MAX = 2**31 - 1  # the largest row: readers hold 32-bit integers

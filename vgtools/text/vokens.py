@@ -22,11 +22,12 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from vgtools.io.artifact import manifest_beside
+from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
 from vgtools.io.output import Output
 from vgtools.io.streams import TEXT_CHARS, Line, Window, check_length, parse_json, require
+from vgtools.io.written import manifest_beside
 
 _MAX = 2**31 - 1  # the largest voken: both forms hold 32-bit integers
 _flat = chain.from_iterable
@@ -251,6 +252,42 @@ def _line(row: Mapping[str, Any], window: Window | None, number: int) -> bytes:
         raise DataError(why, *where) from None
 
 
+class Encoded(NamedTuple):
+    """Rows as the bytes of an output."""
+
+    data: bytes
+    lengths: Array  # (R,) int64, tokens of each row
+
+
+def encode(
+    rows: Sequence[Mapping[str, Any]], ids: Array, path: str, window: Window | None = None
+) -> Encoded:
+    """Return rows as they are stored.
+
+    Args:
+        rows: with `text`, `spans`, `vokens`, `scores`; each a list or a contiguous array.
+        ids: (tokens,) token ids of all rows, one row after the other; only the packed form keeps
+            them.
+        path: the output, whose suffix chooses the form.
+        window: the input lines of the rows, for messages.
+
+    Raises:
+        DataError: more than one voken per token in the packed form (usage, exit 2).
+    """
+    lengths = np.fromiter((len(row["vokens"]) for row in rows), np.int64, len(rows))
+    if not is_packed(path):
+        return Encoded(b"".join(_line(row, window, i) for i, row in enumerate(rows)), lengths)
+    assert lengths.sum() == len(ids), f"{lengths.sum()} vokens for {len(ids)} tokens"
+    block = np.empty((len(ids), 2), "<i4")
+    block[:, 0] = ids
+    try:
+        block[:, 1] = np.fromiter(_flat(row["vokens"] for row in rows), "<i4", len(ids))
+    except (TypeError, ValueError):
+        why = "the packed form holds one voken per token; write .jsonl for more (-k)"
+        raise DataError(why, path, code=Exit.USAGE) from None
+    return Encoded(block.tobytes(), lengths)
+
+
 def _columns(k: int) -> dict[str, Any]:
     """Return the columns of voken rows with k images per token."""
     each = {"vokens": int, "scores": float}
@@ -309,39 +346,27 @@ class VokenWriter:
     def write(
         self,
         rows: Sequence[Mapping[str, Any]],
-        ids: np.ndarray[Any, Any],
+        ids: Array,
         window: Window | None = None,
         **counts: int,
     ) -> None:
-        """Append rows.
-
-        Args:
-            rows: with `text`, `spans`, `vokens`, `scores`; each a list or a contiguous array.
-            ids: (tokens,) token ids of all rows, one row after the other; only the packed form
-                keeps them.
-            window: the input lines of the rows, for messages.
-            **counts: further numbers to add up for the manifest.
+        """Append rows, as `encode` takes them; `counts` as for `append`.
 
         Raises:
-            DataError: more than one voken per token in the packed form (usage, exit 2).
+            DataError: as `encode`.
         """
+        self.append(encode(rows, ids, self.path, window), **counts)
+
+    def append(self, rows: Encoded, **counts: int) -> None:
+        """Append rows that are encoded; `counts` are more numbers to add up for the manifest."""
+        self._out.write(rows.data)
         if self.packed:
-            lengths = [len(row["vokens"]) for row in rows]
-            assert sum(lengths) == len(ids), f"{sum(lengths)} vokens for {len(ids)} tokens"
-            block = np.empty((len(ids), 2), "<i4")
-            block[:, 0] = ids
-            try:
-                block[:, 1] = np.fromiter(_flat(row["vokens"] for row in rows), "<i4", len(ids))
-            except (TypeError, ValueError):
-                why = "the packed form holds one voken per token; write .jsonl for more (-k)"
-                raise DataError(why, self.path, code=Exit.USAGE) from None
-            self._out.write(block.data)
             # Ends count from the start of the file, also in a resumed run, which has its counts
             # from the last commit.
-            self._out.write((self.counts["tokens"] + np.cumsum(lengths, dtype="<i8")).data, file=1)
-        else:
-            self._out.write(b"".join(_line(row, window, i) for i, row in enumerate(rows)))
-        for name, count in {"rows": len(rows), "tokens": len(ids), **counts}.items():
+            ends = self.counts["tokens"] + np.cumsum(rows.lengths, dtype="<i8")
+            self._out.write(ends.data, file=1)
+        tokens = int(rows.lengths.sum())
+        for name, count in {"rows": len(rows.lengths), "tokens": tokens, **counts}.items():
             self.counts[name] = self.counts.get(name, 0) + int(count)
 
     def commit(self, digest: str) -> None:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import signal
 import sys
 import time
@@ -40,7 +41,7 @@ from vgtools.models.references import pick_device
 from vgtools.models.runs import NETWORKS, save_run
 from vgtools.models.sealed import (
     KEPT,
-    RUN_FILES,
+    RUN_FILE,
     check_files,
     check_written,
     digests,
@@ -313,10 +314,10 @@ class TrainingRun:
     part of the configuration: any number resumes it, and `run.json` lists the numbers that trained
     it, in order.
 
-    A restart discards the old run, and vg's files in its folders that the globs `parts` name. It
-    does so before the first step or checkpoint of the new run: a command that is refused until then
-    leaves the old run. The folder must be empty or show that vg wrote it, by its run.json or
-    checkpoint; or it is `begun`: a killed owner left it.
+    A restart discards the old run, and vg's files in its folders whose names match an expression of
+    `parts`. It does so before the first step or checkpoint of the new run: a command that is
+    refused until then leaves the old run. The folder must be empty or show that vg wrote it, by its
+    run.json or checkpoint; or it is `begun`: a killed owner left it.
 
     Raises:
         DataError: a run with another configuration is in the folder, or an input has changed since
@@ -404,12 +405,12 @@ class TrainingRun:
             return
         # The files that make the folder a run go last: after a kill in between, it can still be
         # restarted.
-        for part in parts:
-            for folder in [*self.path.glob(f"{part}/")]:
+        for folder in [*self.path.glob("*/")]:
+            if any(re.fullmatch(part, folder.name) for part in parts):
                 with Lock(folder):  # refused while a process trains there
-                    own.remove_tree(folder, RUN_FILES)
+                    own.remove_tree(folder, RUN_FILE)
         for name in NETWORKS:
-            own.remove_tree(self.path / name, RUN_FILES)
+            own.remove_tree(self.path / name, RUN_FILE)
         weights = f"{self.kind}.safetensors"
         for name in (_METRICS, weights, _BEST, _CHECKPOINT, "run.json"):
             own.remove(self.path / name)
@@ -649,7 +650,7 @@ def pretrain(
             `keep_every` asks for (78).
     """
     settings = system.config() | dict(config) | {"device": session.device.type}
-    run = session.open(system.kind, settings, restart, (f"{KEPT}*",), system.files)
+    run = session.open(system.kind, settings, restart, (rf"{KEPT}\d+",), system.files)
     if keep_every is not None:
         _check_kept(session, keep_every)
     session.print(*run.records)

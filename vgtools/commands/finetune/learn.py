@@ -51,7 +51,7 @@ def learn(
             for line in tuning.notes():
                 session.note(line)
             config = tuning.config(torch.device(kind))
-            parts = ("seed-[0-9]*",)
+            parts = (r"seed-\d+",)
             run = session.open("finetune", config, start.restart, parts=parts, inputs=inputs)
             if not run.complete and spread.ray:
                 make = Make(work, given, folder.resolve(), config)

@@ -98,12 +98,12 @@ def tokenizer(
         output: Folder to write.
         mask: For masked language models: <mask> is entry 4, and <s> comes before a text.
     """
-    from vgtools.io.files import FORMAT, dumps, versions
+    from vgtools.io.files import dumps, versions
     from vgtools.io.inputs import Inputs
     from vgtools.io.own import atomic_write, check
     from vgtools.io.process import command_line
     from vgtools.io.streams import read_text_rows
-    from vgtools.io.written import seal
+    from vgtools.io.written import FORMAT, seal
     from vgtools.models.sealed import END, claim_run, digests, kind_of
     from vgtools.text import subwords
     from vgtools.text.tokens import tokenizer_fingerprint

@@ -60,7 +60,7 @@ def open_retriever(
     Raises:
         DataError: an index of another version, or flags that do not fit it (usage).
     """
-    from vgtools.io.artifact import manifest_beside
+    from vgtools.io.written import manifest_beside
 
     index = indexes[0]
     keys = manifest_beside(index).get("keys", "matcher")
@@ -108,7 +108,7 @@ def _by_words(
     indexes: Sequence[str], search: ImageSearchFlags, runtime: Runtime
 ) -> OpenedRetriever:
     """Return the search by scene, object or keyword: an index of captions, nouns or keywords."""
-    from vgtools.io.artifact import manifest_beside
+    from vgtools.io.written import manifest_beside
     from vgtools.systems.grounding.association import open_associator
     from vgtools.systems.grounding.retrieve import AssociativeRetriever
 

@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import manifest_beside, open_features, read_ids, read_manifest
+from vgtools.io.artifact import open_features, read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import refuse_stream
 from vgtools.io.output import Output
 from vgtools.io.streams import read_lines
+from vgtools.io.written import manifest_beside
 from vgtools.text.blocks import check_range, open_packed
 from vgtools.text.vokens import VokenWriter, check_banks, hash_of, hashes_of
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -16,10 +17,11 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
+from vgtools.io.helpers import spread
 from vgtools.io.output import Output
-from vgtools.io.streams import Piece, read_windows
+from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.text.tokens import Tokens, span_iou_align, tokenize, tokenizer_fingerprint
-from vgtools.text.vokens import VokenRows, VokenWriter, parse_rows
+from vgtools.text.vokens import Encoded, VokenRows, VokenWriter, encode, no_collection, parse_rows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -118,6 +120,32 @@ def draw(rows: Sequence[dict[str, Any]], seed: int) -> None:
         row["scores"] = np.take_along_axis(np.array(row["scores"]), place, 1)[:, 0].tolist()
 
 
+class _Done(NamedTuple):
+    """The rows of a window, ready to be written."""
+
+    rows: Encoded
+    none: int  # tokens that overlap no token of the source
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What is done with each window, in this process or a helper."""
+
+    tokenizer: Tokenizer
+    draw: int | None
+    path: str  # the output
+
+    def __call__(self, window: Window) -> _Done:
+        with no_collection():
+            done = revokenize(parse_rows(window.lines, window.path, window.first), self.tokenizer)
+            if self.draw is not None:
+                try:
+                    draw(done.rows, self.draw)
+                except ValueError as error:
+                    raise DataError(f"--draw: {error}", window.path, window.first) from None
+            return _Done(encode(done.rows, done.tokens.ids, self.path, window), done.none)
+
+
 @dataclass(frozen=True)
 class RevokenizeTask:
     """How voken rows get another tokenizer's tokens: all rows, or the rows of a shard."""
@@ -128,6 +156,7 @@ class RevokenizeTask:
     facts: Mapping[str, Any]  # for the manifest
     limit: int | None
     draw: int | None = None  # seed of a draw among the vokens of a token
+    helpers: int | None = None  # processes that carry them over; by default one per core
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -143,17 +172,12 @@ class RevokenizeTask:
 
     def steps(self, pieces: Sequence[Piece], out: VokenWriter) -> Generator[int, None, None]:
         """Write the rows of pieces of the input and finish; yield the tokens of each step."""
-        for window in read_windows(pieces, _WINDOW, out.state, self.limit):
-            rows = parse_rows(window.lines, window.path, window.first)
-            done = revokenize(rows, self.tokenizer)
-            if self.draw is not None:
-                try:
-                    draw(done.rows, self.draw)
-                except ValueError as error:
-                    raise DataError(f"--draw: {error}", window.path, window.first) from None
-            counts = {"none": done.none, "replaced": window.replaced}
-            out.write(done.rows, done.tokens.ids, window, **counts)
-            out.commit(window.digest)
-            yield len(done.tokens.ids)
+        windows = read_windows(pieces, _WINDOW, out.state, self.limit)
+        step = _Step(self.tokenizer, self.draw, out.path)
+        with closing(spread(windows, step, self.helpers)) as steps:
+            for window, done in steps:
+                out.append(done.rows, none=done.none, replaced=window.replaced)
+                out.commit(window.digest)
+                yield int(done.rows.lengths.sum())
         made_by = {"ref": self.ref, "sha256": self.config["tokenizer_sha256"]}
         out.finish(tokenizer=made_by, **self.facts)
