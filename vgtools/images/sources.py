@@ -288,7 +288,7 @@ def natural_key(name: str) -> tuple[Any, ...]:
             key.append((len(part), part))
         else:
             key.append(part)
-    return (*key, name)
+    return (tuple(key), name)
 
 
 def _suffix(name: str) -> str:

@@ -69,7 +69,7 @@ def spread(
     try:
         for item in chain([first], items):
             pending.append((item, threads.submit(ask, item)))
-            # What is done goes on before more is read: the next item may take a while to come.
+            # Results are handed on before more is read: the next item may take a while to come.
             while pending and (len(pending) > count or pending[0][1].done()):
                 done, result = pending.popleft()
                 yield done, result.result()
@@ -129,7 +129,8 @@ class _Helper:
 
     def close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(BrokenPipeError):  # of an item that was half sent
+            # An item may have been sent by half.
+            with contextlib.suppress(BrokenPipeError):
                 if pipe is not None:
                     pipe.close()
 
@@ -139,7 +140,7 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal's processes
     items = sys.stdin.buffer
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a package prints is no result
+    os.dup2(2, 1)  # a package may print
     try:
         work = pickle.load(items)
         while True:

@@ -18,11 +18,11 @@ KEPT = "step-"  # the names of a run's folders that hold the encoder of a step s
 # The files that vg writes into a run, by their place in it or in one of its folders; all others are
 # the user's, also in these folders.
 RUN_FILE = re.compile(
-    r"(?:(?:seed-\d+|step-\d+|model|encoder|teacher|words|backbone)/)*"
-    r"(?:(?:model(?:-\d{5}-of-\d{5})?|head|fusion|phrase_attention|grounding|xdbert|best|checkpoint)"
-    r"\.safetensors|model\.safetensors\.index\.json|(?:generation_)?config\.json|tokenizer\.json"
-    r"|(?:fusion|grounding)\.json|complete|predictions(?:\.[\w-]+)?\.jsonl|metrics\.jsonl|run\.json"
-    r"|table\.(?:npy|ids|json))"
+    r"(?:(?:seed-\d+|step-\d+|model|encoder|teacher|words|backbone)/)*(?:"
+    r"(?:model(?:-\d{5}-of-\d{5})?|head|fusion|phrase_attention|grounding|xdbert)\.safetensors"
+    r"|(?:best|checkpoint)\.safetensors|model\.safetensors\.index\.json"
+    r"|(?:config|generation_config|tokenizer|fusion|grounding|run)\.json|complete"
+    r"|predictions(?:\.[\w-]+)?\.jsonl|metrics\.jsonl|table\.(?:npy|ids|json))"
 )
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
 

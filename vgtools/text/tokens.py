@@ -459,6 +459,28 @@ def word_runs(texts: Sequence[str]) -> tuple[Array, Array]:
     return spans.astype(np.int32), starts
 
 
+def written_words(texts: Sequence[str], words: Array, starts: Array) -> tuple[list[str], Array]:
+    """Return the words that tokens are part of, each once for the tokens next to one another.
+
+    A word may have as many tokens as characters, and a copy for each would fill the memory.
+
+    Args:
+        texts: R raw sentences.
+        words: (T, 2) spans of the tokens' words, by `word_spans`.
+        starts: (R + 1,) row starts.
+
+    Returns:
+        W words, and (T,) int64 number of each token's word among them.
+    """
+    first = np.ones(len(words), bool)
+    first[1:] = (words[1:] != words[:-1]).any(1)
+    first[starts[:-1][starts[:-1] < len(words)]] = True
+    rows = np.repeat(np.arange(len(texts)), np.diff(starts))[first].tolist()
+    spans = words[first].tolist()
+    written = [texts[row][start:end] for row, (start, end) in zip(rows, spans, strict=True)]
+    return written, np.cumsum(first) - 1
+
+
 def content_mask(
     texts: Sequence[str], spans: Array, starts: Array, stop_words: frozenset[str] | None = None
 ) -> Array:
@@ -471,11 +493,8 @@ def content_mask(
         (T,) bool; False at punctuation, symbols and empty tokens.
     """
     stop_words = _default_stop_words() if stop_words is None else stop_words
-    words = word_spans(texts, spans, starts)
-    rows = np.repeat(np.arange(len(texts)), np.diff(starts))
-    distinct, inverse = np.unique(np.column_stack([rows, words]), axis=0, return_inverse=True)
-    content = [_is_content(texts[row][a:b], stop_words) for row, a, b in distinct.tolist()]
-    return np.array(content, bool)[inverse.reshape(-1)]
+    words, number = written_words(texts, word_spans(texts, spans, starts), starts)
+    return np.array([_is_content(word, stop_words) for word in words], bool)[number]
 
 
 def _is_content(word: str, stop_words: frozenset[str]) -> bool:
@@ -496,10 +515,10 @@ def word_stems(texts: Sequence[str], tokens: Tokens, language: str = "en") -> li
         tokens: the tokens of these sentences.
         language: one of `LANGUAGES`.
     """
-    spans = word_spans(texts, tokens.spans, tokens.starts).tolist()
-    rows = np.repeat(np.arange(len(texts)), np.diff(tokens.starts)).tolist()
-    words = [texts[row][start:end] for row, (start, end) in zip(rows, spans, strict=True)]
-    return [stem_key(word, language) if word else "" for word in words]
+    spans = word_spans(texts, tokens.spans, tokens.starts)
+    words, number = written_words(texts, spans, tokens.starts)
+    stems = [stem_key(word, language) if word else "" for word in words]
+    return [stems[word] for word in number.tolist()]
 
 
 @cache

@@ -252,7 +252,7 @@ def _line(row: Mapping[str, Any], window: Window | None, number: int) -> bytes:
         raise DataError(why, *where) from None
 
 
-class Encoded(NamedTuple):
+class EncodedRows(NamedTuple):
     """Rows as the bytes of an output."""
 
     data: bytes
@@ -261,7 +261,7 @@ class Encoded(NamedTuple):
 
 def encode(
     rows: Sequence[Mapping[str, Any]], ids: Array, path: str, window: Window | None = None
-) -> Encoded:
+) -> EncodedRows:
     """Return rows as they are stored.
 
     Args:
@@ -276,7 +276,7 @@ def encode(
     """
     lengths = np.fromiter((len(row["vokens"]) for row in rows), np.int64, len(rows))
     if not is_packed(path):
-        return Encoded(b"".join(_line(row, window, i) for i, row in enumerate(rows)), lengths)
+        return EncodedRows(b"".join(_line(row, window, i) for i, row in enumerate(rows)), lengths)
     assert lengths.sum() == len(ids), f"{lengths.sum()} vokens for {len(ids)} tokens"
     block = np.empty((len(ids), 2), "<i4")
     block[:, 0] = ids
@@ -285,7 +285,7 @@ def encode(
     except (TypeError, ValueError):
         why = "the packed form holds one voken per token; write .jsonl for more (-k)"
         raise DataError(why, path, code=Exit.USAGE) from None
-    return Encoded(block.tobytes(), lengths)
+    return EncodedRows(block.tobytes(), lengths)
 
 
 def _columns(k: int) -> dict[str, Any]:
@@ -357,7 +357,7 @@ class VokenWriter:
         """
         self.append(encode(rows, ids, self.path, window), **counts)
 
-    def append(self, rows: Encoded, **counts: int) -> None:
+    def append(self, rows: EncodedRows, **counts: int) -> None:
         """Append rows that are encoded; `counts` are more numbers to add up for the manifest."""
         self._out.write(rows.data)
         if self.packed:

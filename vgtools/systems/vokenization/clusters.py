@@ -25,7 +25,7 @@ from vgtools.models.encoder import Encoder
 from vgtools.retrieval.index import bare_index
 from vgtools.systems.vokenization.states import StateEmbedding, config_of, fingerprint_of
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer
-from vgtools.text.tokens import Tokens, tokenize, word_spans
+from vgtools.text.tokens import Tokens, tokenize, word_spans, written_words
 
 _PER_CLUSTER = 256  # tokens per cluster to fit on, by default; faiss takes no more
 _MEMORY = 1 << 32  # bytes of states to fit on, by default
@@ -151,15 +151,16 @@ def _names(texts: list[str], tokens: Tokens, nearest: Array, count: int) -> list
     """Return the names of clusters: their number, and the most frequent words of their tokens."""
     spans = word_spans(texts, tokens.spans, tokens.starts)
     # Outside words, for example in punctuation, a token names a cluster by itself.
-    spans = np.where(spans[:, :1] < spans[:, 1:], spans, tokens.spans).tolist()
-    words = list[str]()
-    for text, (start, end) in zip(texts, pairwise(tokens.starts.tolist()), strict=True):
-        words += ["".join(text[a:b].lower().split()) for a, b in spans[start:end]]
-    known, word = np.unique(np.array(words), return_inverse=True)
+    spans = np.where(spans[:, :1] < spans[:, 1:], spans, tokens.spans)
+    written, number = written_words(texts, spans, tokens.starts)
+    words = ["".join(word.lower().split()) for word in written]
+    known = sorted({*words})
+    place = {name: at for at, name in enumerate(known)}
+    word = np.array([place[name] for name in words], np.int64)[number]
     pairs, times = np.unique(nearest.astype(np.int64) * len(known) + word, return_counts=True)
     owner = pairs // len(known)
     order = np.lexsort((pairs, -times, owner))
     edges = np.searchsorted(owner[order], np.arange(count + 1))
     chosen = (order[a : min(b, a + _NAMED)] for a, b in pairwise(edges.tolist()))
-    listed = (" ".join(known[pairs[rows] % len(known)].tolist()) for rows in chosen)
+    listed = (" ".join(known[n] for n in (pairs[rows] % len(known)).tolist()) for rows in chosen)
     return [f"{number}: {named}".strip() for number, named in enumerate(listed)]

@@ -29,7 +29,7 @@ from vgtools.models.references import pick_dtype
 from vgtools.systems.vokenization.calibration import Calibration, fit_calibration
 from vgtools.systems.vokenization.matcher import MatcherBatch, TokenImageMatcher, sentence_means
 from vgtools.systems.vokenization.recipe import MatcherConfig
-from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_spans
+from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_spans, written_words
 from vgtools.training.loop import Batches
 from vgtools.training.session import Session
 from vgtools.training.splits import CaptionSplits, other_images
@@ -50,7 +50,7 @@ class MatcherCaptions(NamedTuple):
     keys: Array  # (T,) int64 number of the word's stem, -1 outside content words
     holds: Holds
     rows: Array  # (S,) int64 number of each caption among the given texts, some without a token
-    stems: Array  # (K,) str, the stem of each number in `keys`, sorted
+    stems: Array  # (K,) str as objects, the stem of each number in `keys`, sorted
 
 
 class Holds(NamedTuple):
@@ -82,18 +82,12 @@ def tokenize_captions(
     lengths = np.diff(tokens.starts)
     words = word_spans(texts, tokens.spans, tokens.starts)
     content = content_mask(texts, tokens.spans, tokens.starts, stop_words)
-    rows = np.repeat(np.arange(len(texts)), lengths)
-    keys = np.full(len(rows), -1, np.int64)
-    numbered = np.empty(0, str)
-    if content.any():
-        distinct, inverse = np.unique(
-            np.column_stack([rows, words])[content], axis=0, return_inverse=True
-        )
-        found = [stem_key(texts[r][a:b], language) for r, a, b in distinct.tolist()]
-        stems = np.array(found, object)
-        numbered, number = np.unique(stems.astype(str), return_inverse=True)
-        # NumPy 2.0 returns the inverse of rows with two dimensions.
-        keys[content] = number[inverse.reshape(-1)]
+    written, word = written_words(texts, words, tokens.starts)
+    found = {number: stem_key(written[number], language) for number in {*word[content].tolist()}}
+    numbered = sorted({*found.values()})
+    place = {stem: number for number, stem in enumerate(numbered)}
+    keys = np.array([place[found[n]] if n in found else -1 for n in range(len(written))], np.int64)
+    keys = np.where(content, keys[word], -1)
     kept = np.minimum(lengths, longest)
     places = ranges(tokens.starts[:-1], kept)
     some = kept > 0
@@ -102,7 +96,9 @@ def tokenize_captions(
     cut = Tokens(tokens.ids[places], tokens.spans[places], starts)
     holds = _holds(np.repeat(image, kept[some]), keys[places], starts)
     numbers = np.flatnonzero(some)
-    captions = MatcherCaptions(image, cut, content[places], keys[places], holds, numbers, numbered)
+    # As objects: in an array of strings each takes as much memory as the longest.
+    stems = np.array(numbered, object)
+    captions = MatcherCaptions(image, cut, content[places], keys[places], holds, numbers, stems)
     return captions, {"empty": int((~some).sum()), "cut": int((lengths > longest).sum())}
 
 

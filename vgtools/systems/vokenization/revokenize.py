@@ -21,7 +21,14 @@ from vgtools.io.helpers import spread
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.text.tokens import Tokens, span_iou_align, tokenize, tokenizer_fingerprint
-from vgtools.text.vokens import Encoded, VokenRows, VokenWriter, encode, no_collection, parse_rows
+from vgtools.text.vokens import (
+    EncodedRows,
+    VokenRows,
+    VokenWriter,
+    encode,
+    no_collection,
+    parse_rows,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -123,13 +130,13 @@ def draw(rows: Sequence[dict[str, Any]], seed: int) -> None:
 class _Done(NamedTuple):
     """The rows of a window, ready to be written."""
 
-    rows: Encoded
+    rows: EncodedRows
     none: int  # tokens that overlap no token of the source
 
 
 @dataclass(frozen=True)
 class _Step:
-    """What is done with each window, in this process or a helper."""
+    """Carries the rows of a window over, in this process or a helper."""
 
     tokenizer: Tokenizer
     draw: int | None
