@@ -336,7 +336,7 @@ def test_a_restart_never_removes_the_model_it_starts_from(tmp_path: Path, source
     (tmp_path / "run" / "seed-1" / "model").mkdir(parents=True)
     (tmp_path / "run" / "encoder").mkdir()
     (tmp_path / "link").symlink_to("run")
-    with pytest.raises(typer.BadParameter, match=r"would remove .*, the model to start from"):
+    with pytest.raises(typer.BadParameter, match=r"would remove .*, which this command reads"):
         run_folder(str(tmp_path / "run"), True, str(tmp_path / source))
     assert run_folder(str(tmp_path / "run"), False, str(tmp_path / source)).is_dir()
     (tmp_path / "other").mkdir()

@@ -22,7 +22,7 @@ from vgtools.io.files import config_difference, plain_json, sha256_file
 from vgtools.io.folders import Shards
 from vgtools.io.names import file_of, is_compressed, is_shards, is_table, is_unnamed, is_url
 from vgtools.io.streams import Piece, open_read
-from vgtools.io.written import seal
+from vgtools.io.written import check_made, seal
 
 
 class PlannedInput(NamedTuple):
@@ -41,7 +41,8 @@ def text_source(path: str) -> PlannedInput:
     A file is hashed, unless this process knows its hash and it has not changed since.
 
     Raises:
-        DataError: it can be read only once (usage), or is missing (66).
+        DataError: it can be read only once (usage), is missing (66), or has changed since vg wrote
+            it (65).
     """
     if is_unnamed(path):
         why = "is a pipe, which shards cannot be cut from; write it to a file and name that"
@@ -55,6 +56,7 @@ def text_source(path: str) -> PlannedInput:
     else:
         open_read(file).close()
         sha256 = sha256_file(file)
+        check_made(file, sha256)  # whoever makes a shard reads only a part
         size = os.path.getsize(file)
     if is_compressed(file) or is_table(path):
         return PlannedInput(path, size, sha256, "whole", 1)

@@ -150,6 +150,9 @@ def _read(file: str) -> tuple[str, dict[str, Any]]:
     try:
         text = data.decode()
         body = _parse(file, text)
+        json.dumps(body, default=str)  # lists of YAML may hold themselves
+    except RecursionError:
+        raise DataError("is nested too deeply; expected names of flags", file) from None
     except ValueError as error:
         raise DataError(f"cannot be read: {' '.join(str(error).split())}", file) from None
     if not isinstance(body, dict) or not all(isinstance(key, str) for key in body):

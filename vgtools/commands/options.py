@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import click
 import typer
 
 from vgtools.commands.topics import FIRST, Topic, page
@@ -337,13 +338,23 @@ def check_streams(inputs: Sequence[str | None], output: str) -> None:
     refuse_if(several, "-", "several processes cannot read one pipe; write a file first")
 
 
+def _named() -> list[str]:
+    """Return the words of the command that is called which may name its inputs."""
+    context = click.get_current_context(silent=True)
+    given = {} if context is None else context.params
+    words = [value for name, value in given.items() if name != "output"]
+    listed = [value if isinstance(value, list | tuple) else [value] for value in words]
+    return [word for values in listed for word in values if isinstance(word, str) and word]
+
+
 def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path:
     """Return the run folder, made if needed, before any work is done; empty, it does not stay.
 
     Args:
         output: as the user named it.
         restart: the content of the folder is removed.
-        *sources: models to start from, which then must not be in it.
+        *sources: models to start from, which then must not be in it; no other file or folder that
+            the command line names, either.
 
     Raises:
         typer.BadParameter: the name is empty, or a restart would remove the source.
@@ -351,9 +362,10 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
     """
     refuse_if(not output, "--output", "is empty; give a folder")
     place = Path(os.path.realpath(output))
-    for source in (name for name in sources if restart and name and os.path.exists(name)):
-        inside = place in (found := Path(os.path.realpath(source)), *found.parents)
-        why = f"would remove {source}, the model to start from; choose another -o"
+    for source in (name for name in (*sources, *_named()) if restart and name):
+        found = Path(os.path.realpath(source))
+        inside = os.path.exists(source) and place in (found, *found.parents)
+        why = f"would remove {source}, which this command reads; choose another -o"
         refuse_if(inside, "--restart", why)
     path = Path(output)
     if path.is_symlink() or path.name in ("", ".."):

@@ -18,6 +18,7 @@ from vgtools.io.errors import DataError, Exit, Tally, file_errors
 from vgtools.io.streams import BROKEN_STREAM, open_read
 
 _CHUNK = 1 << 20
+_UNCLOSED = 200  # marks of a page that nothing closes; each may make its parser read to the end
 _LIST = "\0"  # stands for the mark of a list's item; no XML can contain it
 # The content of these elements is not running text.
 _NOT_TEXT = frozenset(
@@ -131,6 +132,18 @@ def pages(path: str, reader: _PageReader) -> Iterator[WikiPage]:
         raise DataError("has no pages; expected a dump such as enwiki-…-pages-articles.xml", path)
 
 
+def _is_closed(markup: str) -> bool:
+    """Return whether nearly all that markup opens is closed, so that it is parsed in linear time."""
+    opened = len(re.findall(r"<(?!br\b|hr\b|li\b|d[td]\b|/)[a-z][^<>]*(?<!/)>", markup, re.I))
+    left = (
+        opened - markup.count("</"),
+        markup.count("<") - markup.count(">"),
+        markup.count("{{") - markup.count("}}"),
+        markup.count("[") - markup.count("]"),
+    )
+    return max(left) <= _UNCLOSED
+
+
 def paragraphs(markup: str, hidden: Iterable[str] = ("file", "image", "category")) -> list[str]:
     """Return the paragraphs of a page, each a line of plain text.
 
@@ -149,9 +162,21 @@ def paragraphs(markup: str, hidden: Iterable[str] = ("file", "image", "category"
     except ImportError:
         why = "Wikipedia's markup needs mwparserfromhell: pip install 'vgtools[wikipedia]'"
         raise DataError(why, code=Exit.UNAVAILABLE) from None
+    # A comment without end hides the rest of a page; the parser would look for each end again.
+    markup = re.sub(r"<!--.*?(?:-->|\Z)", "", markup, flags=re.S)
+    # Items of lists are left out, however deep they are.
+    markup = re.sub(r"^([*#:;]{8})[*#:;]+", r"\1", markup, flags=re.M)
     lines = "".join(_plain(mwparserfromhell.parse(markup).nodes, frozenset(hidden))).split("\n")
     found = (_tidy(line) for line in lines if _LIST not in line)
     return [line for line in found if line]
+
+
+def _paragraphs_of(page: WikiPage, hidden: Iterable[str]) -> list[str] | None:
+    """Return the paragraphs of a page, or None if it is nested too deeply to be parsed."""
+    try:
+        return paragraphs(page.markup, hidden)
+    except RecursionError:
+        return None
 
 
 def _tidy(line: str) -> str:
@@ -226,7 +251,11 @@ def wikipedia(
             tally.left_out["redirect"] += 1
         elif views is not None and views[page.title.replace(" ", "_")] < least:
             tally.left_out[f"article with fewer than {least} views"] += 1
-        elif not (lines := paragraphs(page.markup, reader.hidden)):
+        elif not _is_closed(page.markup):
+            tally.left_out["article whose markup is not closed"] += 1
+        elif (lines := _paragraphs_of(page, reader.hidden)) is None:
+            tally.left_out["article whose markup is nested too deeply"] += 1
+        elif not lines:
             tally.left_out["article without a paragraph"] += 1
         elif whole:
             yield {"text": " ".join(lines), "title": page.title}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -233,15 +233,29 @@ class Features:
     manifest: dict[str, Any]
 
     @property
+    def made_by(self) -> dict[str, Any] | None:
+        """The network that made them, and its "pooling"; None if the manifest names none."""
+        made = self.manifest.get("backbone")
+        return None if made is None else {**made, "pooling": self.manifest.get("pooling")}
+
+    @property
     def backbone(self) -> dict[str, Any]:
         """Their origin: "ref" and "fingerprint", of network, preprocessing and pooling."""
-        made = self.manifest.get("backbone") or {}
-        view = made.get("preprocessing") or {}
-        pooling = self.manifest.get("pooling")
-        return {
-            "ref": f"{made.get('ref')}, pooling {pooling}",
-            "fingerprint": f"{made.get('fingerprint')} {view.get('fingerprint', '')} {pooling}",
-        }
+        return origin_of(self.made_by or {})
+
+
+def origin_of(made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what features of one kind share: "ref" and "fingerprint".
+
+    Args:
+        made: their network: "ref", "fingerprint", "preprocessing", "pooling".
+    """
+    view = made.get("preprocessing") or {}
+    pooling = made.get("pooling")
+    return {
+        "ref": f"{made.get('ref')}, pooling {pooling}",
+        "fingerprint": f"{made.get('fingerprint')} {view.get('fingerprint', '')} {pooling}",
+    }
 
 
 def open_features(path: str | Path, positions: int | None = None) -> Features:

@@ -41,7 +41,7 @@ from vgtools.io.names import (
 from vgtools.io.remote import facts, file_size, open_url
 from vgtools.io.tables import keys_of, table_rows
 from vgtools.io.trust import file_hash
-from vgtools.io.written import check_made, states_hash
+from vgtools.io.written import check_made, is_made
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
@@ -53,6 +53,7 @@ BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
 WINDOW_CHARS = 1 << 25  # most of a window: with long lines it ends before its number of lines
 TEXT_CHARS = 1_000_000  # most of a text that is tokenised
 _FIRST_BLOCK = 1 << 13  # bytes of a text in which a NUL means that it is binary, as for git
+_LONGEST = 1 << 28  # bytes of a line, many times those of the vokens of a longest text
 _BLOCK = 1 << 20  # bytes read at a time
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -308,15 +309,21 @@ def _raw_lines(piece: Piece) -> Iterator[bytes]:
     after the last line, if the piece is all of it.
 
     Raises:
-        DataError: it cannot be read (66), is a damaged archive, or has another size or hash (65).
+        DataError: it cannot be read (66), is a damaged archive, has another size or hash, or a line
+            without end (65).
     """
     path = piece.path
-    compared = states_hash(path) and piece == Piece(path)
+    if is_compressed(path):
+        check_made(path)
+    compared = is_made(path) and piece == Piece(path) and not is_compressed(path)
     digest = hashlib.sha256()
     stream, left = _open_piece(piece)
     number = 0
     try:
-        for line in stream:
+        for line in iter(partial(stream.readline, _LONGEST + 1), b""):
+            if len(line) > _LONGEST:
+                why = f"has more than {_LONGEST:,} bytes; expected lines of text or JSON"
+                raise DataError(why, path, number + 1)
             if left is not None:
                 if left <= 0:
                     break
@@ -524,8 +531,14 @@ def _separated_rows(path: str | Path) -> Iterator[Row]:
 
 
 def rows_of_table(path: str | Path, start: int = 0, stop: int | None = None) -> Iterator[Row]:
-    """Yield the rows of a table, see `table_rows` and `read_quoted`."""
-    return _separated_rows(path) if is_separated(path) else table_rows(path, start, stop)
+    """Yield the rows of a table, see `table_rows` and `read_quoted`.
+
+    A file that vg wrote is compared with the manifest next to it.
+    """
+    if is_separated(path):
+        return _separated_rows(path)
+    check_made(path)
+    return table_rows(path, start, stop)
 
 
 def read_records(path: str | Path, stats: TextStats | None = None) -> Iterator[Line]:

@@ -15,10 +15,8 @@ from vgtools.io.errors import DataError, Exit, file_errors, json_bytes
 from vgtools.io.forms import SIZE, check_form
 from vgtools.io.names import (
     file_of,
-    is_compressed,
     is_shards,
     is_stream,
-    is_table,
     manifest_path,
     real_folder,
 )
@@ -26,7 +24,7 @@ from vgtools.io.remote import file_size
 from vgtools.io.trust import file_hash
 
 FORMAT = 1  # format of manifests and run.json
-MANIFEST = {"kind?": (str, type(None)), "held_out?": SIZE, "keys?": str}
+MANIFEST = {"files?": dict, "kind?": (str, type(None)), "held_out?": SIZE, "keys?": str}
 _HEAD = 1 << 12  # bytes of a manifest in which vg gives its version
 
 
@@ -144,21 +142,25 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     return body
 
 
-def check_made(path: str | Path, sha256: str) -> None:
-    """Compare the hash of all lines of a file with the manifest next to it, if there is one.
+def check_made(path: str | Path, sha256: str | None = None) -> None:
+    """Compare a file with the manifest next to it, if vg wrote it.
 
-    A compressed file has checksums of its own, and its manifest the hash of the compressed bytes;
-    in a folder each shard was compared when it was read.
+    In a folder each shard is compared when it is read.
+
+    Args:
+        path: the file; a pipe or a folder has no manifest to compare.
+        sha256: hash of its bytes, where it is known.
 
     Raises:
         DataError: as `manifest_beside`.
     """
-    if not is_hashed(path):
-        manifest_beside(path, sha256)
+    if is_made(path):
+        with file_errors(path, reading=True):
+            manifest_beside(path, sha256 or file_hash(file_of(path)))
 
 
-def states_hash(path: str | Path) -> bool:
-    """Return whether a manifest of vg next to a file has to be compared with its lines.
+def is_made(path: str | Path) -> bool:
+    """Return whether the manifest next to a file says that vg wrote it.
 
     The file with the name of a manifest may be anything: gigabytes of annotations, or JSON lines.
 
@@ -166,16 +168,15 @@ def states_hash(path: str | Path) -> bool:
         DataError: as `manifest_beside`.
     """
     path = file_of(path)
-    if is_stream(path) or is_hashed(path):
+    if is_stream(path) or is_shards(path) or not is_marked(manifest_path(path)):
         return False
+    return bool(manifest_beside(path))
+
+
+def is_marked(manifest: Path) -> bool:
+    """Return whether a file starts as the manifests of vg do."""
     try:
-        with open(manifest_path(path), "rb") as stream:
-            found = b'"vg":' in stream.read(_HEAD)
+        with open(manifest, "rb") as stream:
+            return b'"vg":' in stream.read(_HEAD)
     except OSError:
         return False
-    return found and bool(manifest_beside(path))
-
-
-def is_hashed(path: str | Path) -> bool:
-    """Return whether a file has checksums of its own."""
-    return is_compressed(path) or is_shards(path) or is_table(path)

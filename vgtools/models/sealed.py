@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -101,6 +102,11 @@ def digests(run: Path, files: Iterable[Path]) -> dict[str, dict[str, str]]:
     """Return the "files" of a run.json: name in the run -> sha256, sorted by name."""
     names = sorted(file.relative_to(run).as_posix() for file in files)
     return {name: {"sha256": sha256_file(run / name)} for name in names}
+
+
+def has_hash(sha256: str | None, data: bytes, file: Path) -> bool:
+    """Return whether a file has a hash, or holds some data: vg wrote it, if it wrote either."""
+    return sha256_file(file) in (sha256, hashlib.sha256(data).hexdigest())
 
 
 def files_below(folder: Path) -> list[Path]:

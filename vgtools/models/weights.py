@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.files import read_json
+from vgtools.io.forms import check_form
 from vgtools.io.own import atomic_write, sync_dir
 from vgtools.io.process import Lock
 from vgtools.models.references import TOKENIZER_FILES, fingerprint, load_tokenizer, read_weights
 from vgtools.models.runs import save_run
-from vgtools.models.sealed import RUN_FILE, files_below, is_run_json
+from vgtools.models.sealed import digests, files_below, is_run_json
 from vgtools.text.tokens import tokenizer_fingerprint
 
 if TYPE_CHECKING:
@@ -155,11 +156,12 @@ def _save_noisy(ref: str, folder: Path, magnitude: float, seed: int) -> dict[str
         info = read_json(folder / "run.json")
         if info.get("kind") != _KIND:
             refuse("has a run of another kind, which would be lost")
-        known = {f"encoder/{name}" for name in TOKENIZER_FILES}
-        names = {file.relative_to(folder).as_posix() for file in files_below(folder)} - known
-        others = [name for name in names if not RUN_FILE.fullmatch(name)]
+        check_form(info, {"files": {str: {"sha256": str}}}, folder / "run.json", "remove it")
+        found = digests(folder, files_below(folder))
+        del found["run.json"]
+        others = {name for name, facts in found.items() if facts != info["files"].get(name)}
         if others:
-            refuse(f"has {min(others)}, which is not of the run")
+            refuse(f"has {min(others)}, which is not of the run, or was changed since")
         own.claim(folder)
     elif folder.exists():
         if not folder.is_dir() or any(folder.iterdir()):

@@ -143,6 +143,9 @@ class Lineage:
             if _is_other(source, path, node.record):
                 node.changes.append(Change(shown(path), "made again"))
             path = source.made
+        elif path in _runs(node.record):
+            gone = not path.exists()
+            self.nodes[path] = Node([Change(shown(path), "missing" if gone else "made again")])
         elif is_model and not os.path.exists(path):  # it is in a hub or a package
             return
         elif path not in self.nodes:
@@ -218,6 +221,13 @@ def shown(path: Path) -> str:
 
 def _place(folder: str, name: str) -> Path:
     return Path(os.path.abspath(os.path.join(folder, file_of(name))))
+
+
+def _runs(record: Record) -> set[Path]:
+    """Return the folders of the runs that a record names, which are seen from its own."""
+    named = (one.get("run") for one in record.body.values() if isinstance(one, dict))
+    folder = record.file.parent
+    return {_place(str(folder), name) for name in named if isinstance(name, str)}
 
 
 def _places(folder: str, name: str) -> list[Path]:

@@ -203,6 +203,8 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> ShownBan
     if index is None:
         assert ids is not None
         found = read_ids(ids)
+        if not found:
+            raise DataError("holds no image id", ids)
         if os.path.isfile(ids):
             _check_origin(vokens, ids, sha256_file(ids))
         return ShownBank(found, manifest_beside(ids))

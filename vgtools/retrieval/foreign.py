@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from vgtools.io.artifact import LARGEST, Features
 from vgtools.io.errors import DataError, Exit, amount, file_errors
 from vgtools.io.files import open_npy, sha256_file
 from vgtools.io.names import id_fault, is_jsonl, is_table, is_url
+from vgtools.io.records import record_of
 from vgtools.io.remote import fetched, is_folder, names_in
 from vgtools.io.streams import read_jsonl, read_lines, require
 from vgtools.io.written import manifest_beside
@@ -91,11 +92,13 @@ class Embeddings(Features):
     """A bank that was embedded elsewhere: row i of the array belongs to ids[i].
 
     Attributes:
+        matcher: the one that vg embedded them with, as their manifest has it, if vg made them.
         index: the faiss index that they come from, if any.
         is_whole: it holds no exact vectors, and is taken as it is.
     """
 
     files: Sequence[tuple[str, int]] = ()  # each file, and the row of the bank after its last
+    matcher: Mapping[str, Any] | None = None
     index: Any = None
     is_whole: bool = False
     _lengths: list[float] = field(default_factory=lambda: [np.inf, 0.0])
@@ -226,25 +229,34 @@ def open_embeddings(foreign: Foreign, manifest: dict[str, Any]) -> Embeddings:
     if not ends[-1]:
         raise DataError("holds no embedding", files[0])
     ids = _ids(foreign, sizes)
-    for file in files if len(files) == 1 else ():
-        _check_written(file, ids)
-    return Embeddings(array, ids, manifest, [*zip(files, ends, strict=True)], **opened)
+    made = _check_written(files[0], ids) if len(files) == 1 else {}
+    matcher = made.get("matcher")
+    return Embeddings(array, ids, manifest, [*zip(files, ends, strict=True)], matcher, **opened)
 
 
-def _check_written(file: str, ids: Sequence[str]) -> None:
+def _check_written(file: str, ids: Sequence[str]) -> dict[str, Any]:
     """Compare embeddings that vg wrote, and the ids given for them, with their manifest.
+
+    Returns:
+        The manifest, empty if vg did not write them.
 
     Raises:
         DataError: the hash of either is another (65).
     """
-    if is_url(file) or not (made := manifest_beside(file)):
-        return
-    manifest_beside(file, sha256_file(file))
-    facts = made["files"].get(Path(file).with_suffix(".ids").name)
+    if is_url(file):
+        return {}
+    sha256 = sha256_file(file)
+    made = manifest_beside(file, sha256)
+    if not made and (record := record_of(file)):  # of the index that --emb wrote them with
+        facts = record.body["files"].get(Path(file).name, {})
+        made = record.body if facts.get("sha256") == sha256 else {}
+    files: Mapping[str, Any] = made.get("files", {})
+    listed = next((name for name in files if name.endswith(".ids")), None)
     now = hashlib.sha256("".join(f"{name}\n" for name in ids).encode()).hexdigest()
-    if facts is not None and facts["sha256"] != now:
-        why = f"its ids have sha256 {facts['sha256']} by its manifest, the ids given have {now}"
-        raise DataError(f"{why}; name {Path(file).with_suffix('.ids')}", file)
+    if listed is not None and files[listed]["sha256"] != now:
+        why = f"its ids have sha256 {files[listed]['sha256']} by its manifest, the ids given have"
+        raise DataError(f"{why} {now}; name {Path(file).with_name(listed)}", file)
+    return made
 
 
 def _open_array(file: str) -> Array:

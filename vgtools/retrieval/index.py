@@ -427,7 +427,10 @@ def read_faiss(path: str | Path) -> Any:
             lists = file.read(2) == b"Iw"
         # faiss has one flag for vectors and another for lists.
         how = faiss.IO_FLAG_MMAP if lists else faiss.IO_FLAG_MMAP_IFC
-        return faiss.read_index(str(path), how)
+        index = faiss.read_index(str(path), how)
+        if index is None:  # the file says that there is none
+            raise RuntimeError("it holds no index")
+        return index
     except RuntimeError as error:
         raise DataError(f"is not a readable faiss index: {reason(error)}", path) from None
 

@@ -58,7 +58,6 @@ class EmbeddedBank:
     """Image features, and how a finished run embeds them."""
 
     features: Features
-    backbone: Mapping[str, Any] | None  # the backbone of the run
     fingerprint: str  # the run's fingerprint
     dim: int  # E
     embed: Callable[[Array], Array]  # (n,) rows of the features -> (n, E) float32 unit vectors

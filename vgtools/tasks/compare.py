@@ -23,6 +23,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import read_json, sha256_file
 from vgtools.io.names import refuse_stream
 from vgtools.io.streams import read_jsonl
+from vgtools.io.written import check_hash
 from vgtools.models.runs import read_run
 from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
@@ -465,7 +466,7 @@ def data_of(run: TaskRun, split: str = "train") -> Path:
     """Return the file of a split of a run, as its run.json names it.
 
     Raises:
-        DataError: run.json names none, or it is no longer there.
+        DataError: run.json names none, or it is no longer there (66), or has changed (65).
     """
     task = run.task
     named = run.info.get("data", {}).get(split, {}).get("file")
@@ -473,6 +474,10 @@ def data_of(run: TaskRun, split: str = "train") -> Path:
         why = f"the text of {task.name} that it names, {named!r}, is not there"
         file = run.path / "run.json"
         raise DataError(f"{why}; --text {task.name}=FILE names it", file, code=Exit.NO_INPUT)
+    read = {one["path"]: one.get("sha256") for one in run.info.get("inputs", ())}
+    if read.get(named):
+        way_out = f"--text {task.name}=FILE names the file that it read"
+        check_hash(named, sha256_file(named), read[named], f"{run.path}/run.json", way_out)
     return Path(named)
 
 

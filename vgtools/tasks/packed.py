@@ -7,7 +7,6 @@ from pathlib import Path
 
 from vgtools.io.files import digest_of
 from vgtools.io.inputs import Inputs
-from vgtools.io.names import is_shards, is_stream, is_url
 from vgtools.io.written import check_made
 from vgtools.models.encoder import Encoder
 from vgtools.text.blocks import PackedInputs
@@ -38,8 +37,7 @@ class PackedPretraining(Pretraining):
     def digest_of(self, path: str) -> str:
         """Return the sha256 of an input, and the columns of it that are named."""
         sha256 = self.files.sha256(path) or self.store.digest(path)
-        if not (is_stream(path) or is_shards(path) or is_url(path)):
-            check_made(path, sha256)
+        check_made(path, sha256)
         return digest_of(path, sha256)
 
     def close(self) -> None:

@@ -387,6 +387,7 @@ class TrainingRun:
         # A run in a folder of another run is that run's.
         for name in [] if own.is_claimed(self.path) else ours:
             own.check(self.path / name, proofs[name])
+        begun = begun or own.is_claimed(self.path)
         if not (ours or begun or all(map(own.is_temporary, self.path.glob("*")))):
             why = "is neither empty nor a run of vg; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)

@@ -153,7 +153,7 @@ def _open_bank(
 ) -> tuple[EmbeddedBank, Inputs, dict[str, Rights]]:
     """Return the bank, the files that it is read from, and the rights of its images."""
     from vgtools.models.references import check_same
-    from vgtools.retrieval.foreign import foreign_files, open_embeddings
+    from vgtools.retrieval.foreign import Embeddings, foreign_files, open_embeddings
     from vgtools.systems import matcher_system
 
     source: Any = feats
@@ -173,8 +173,9 @@ def _open_bank(
         raise DataError('has no row with "license" or "url"', keys.images)
     system = matcher_system(str(keys.matcher))
     bank: EmbeddedBank = system.open_bank(keys.matcher, source, device)
-    if feats is not None:
-        check_same("backbone", bank.features.manifest.get("backbone"), bank.backbone, feats)
+    if isinstance(source, Embeddings) and source.matcher:
+        run = {"run": keys.matcher, "fingerprint": bank.fingerprint}
+        check_same("matcher", source.matcher, run, source.files[0][0])
     return bank, inputs, rights
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,7 +105,7 @@ def tokenizer(
     from vgtools.io.process import command_line
     from vgtools.io.streams import read_text_rows
     from vgtools.io.written import FORMAT, seal
-    from vgtools.models.sealed import END, claim_run, digests, kind_of
+    from vgtools.models.sealed import END, claim_run, digests, has_hash, kind_of, read_run
     from vgtools.text import subwords
     from vgtools.text.tokens import tokenizer_fingerprint
 
@@ -132,9 +133,17 @@ def tokenizer(
         names |= {"mask": subwords.MASK, "cls": subwords.START, "sep": subwords.END}
     facts = {"tokenizer_class": "PreTrainedTokenizerFast"}
     facts |= {f"{name}_token": token for name, token in names.items()}
-    written = [folder / "tokenizer.json", folder / "tokenizer_config.json"]
-    atomic_write(written[1], dumps(facts))
-    atomic_write(written[0], learnt.to_str(pretty=True).encode())
+    contents = {
+        "tokenizer_config.json": dumps(facts),
+        "tokenizer.json": learnt.to_str(pretty=True).encode(),
+    }
+    written = [folder / name for name in contents]
+    former = read_run(folder)["files"] if (folder / "run.json").exists() else {}
+    for file, data in zip(written, contents.values(), strict=True):
+        # A call that was killed may have written the file without the record of it.
+        check(file, partial(has_hash, former.get(file.name, {}).get("sha256"), data))
+    for file, data in zip(written, contents.values(), strict=True):
+        atomic_write(file, data)
     body: dict[str, Any] = {
         "format": FORMAT,
         "kind": "tokenizer",

@@ -320,7 +320,7 @@ class ClipPretraining(Pretraining):
         def finish() -> tuple[dict[str, Any], Encoder, dict[str, Tensor]]:
             info = {
                 "clip": dataclasses.asdict(model.config),
-                "backbone": self._features.manifest.get("backbone"),
+                "backbone": self._features.made_by,
                 "captions": len(captions),
                 "photos": len(np.unique(captions.images)),
                 "left_out": {"empty": captions.empty, "cut": captions.cut},

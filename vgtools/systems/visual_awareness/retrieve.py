@@ -147,19 +147,20 @@ def open_bank(run: str, feats: str | Embeddings, device: str) -> EmbeddedBank:
     """Open feature maps and the retriever that embeds them, or embeddings in its space.
 
     Raises:
-        DataError: as `open_features` and `open_retriever`; or embeddings of another width (65).
+        DataError: as `open_features` and `open_retriever`; maps of another backbone,
+            or embeddings of another width (65).
     """
     opened = open_retriever(run, device=device)
     config = opened.retriever.config
     if isinstance(feats, str):
         features = open_features(feats, positions=config.regions)
+        check_same("backbone", features.made_by, opened.run.info.get("backbone"), feats)
         embed = embed_bank(opened, features.array, features.ids, feats)
     else:
         features = feats
         embed = feats.fitting(config.dim, run)
     return EmbeddedBank(
         features,
-        opened.run.info.get("backbone"),
         opened.fingerprint,
         config.dim,
         embed,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import Features
+from vgtools.io.artifact import Features, origin_of
 from vgtools.io.errors import DataError
 from vgtools.models.devices import to_device
 from vgtools.models.dual import DualEncoder
@@ -99,7 +99,9 @@ def check_own(
     Raises:
         DataError: they are another model's, or pooled in another way (65).
     """
-    check_same("backbone", features.manifest.get("backbone"), backbone, file)
+    check_same("backbone", features.made_by, backbone, file)
+    if "pooling" in (backbone or {}):
+        check_same("backbone", features.backbone, origin_of(backbone or {}), file)
     pooling = features.manifest.get("pooling")
     in_space = isinstance(matcher, DualEmbedding) and isinstance(matcher.photos, nn.Identity)
     if in_space and pooling not in ("own", "none"):

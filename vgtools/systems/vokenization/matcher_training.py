@@ -671,7 +671,7 @@ def fit(
         session.note(f"warning: {why}; train for more --epochs, or with a lower --dropout")
     facts = {
         "matcher": entries(shape),
-        "backbone": bank.manifest.get("backbone"),
+        "backbone": bank.made_by,
         "left_out": left_out,
     }
     if "valid" in data and shape.level == "token":

@@ -122,12 +122,10 @@ def open_bank(run: str, feats: str | Embeddings, device: str) -> EmbeddedBank:
     if isinstance(features, Embeddings):
         embed = features.fitting(dim, run)
     else:
-        if matcher.reading is not None:
-            check_own(matcher.matcher, features, matcher.info["backbone"], str(feats))
+        check_own(matcher.matcher, features, matcher.info.get("backbone"), str(feats))
         embed = embed_bank(matcher, features.array, features.ids, str(feats))
     return EmbeddedBank(
         features,
-        matcher.info.get("backbone"),
         matcher.fingerprint,
         dim,
         embed,
