@@ -271,7 +271,9 @@ def test_a_restart_removes_none_of_the_models_to_start_from(tmp_path: Path) -> N
     (run / "backbone").mkdir(parents=True)
     assert run_folder(str(run), True, None, "builtin:minilm", str(tmp_path)) == run
     assert run_folder(str(run), False, None, str(run / "backbone")) == run
-    with pytest.raises(typer.BadParameter, match=r"would remove .*backbone, the model"):
+    with pytest.raises(
+        typer.BadParameter, match=r"would remove .*backbone, which this command reads"
+    ):
         run_folder(str(run), True, None, str(run / "backbone"))
 
 

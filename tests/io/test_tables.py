@@ -24,6 +24,7 @@ from vgtools.cli import run
 from vgtools.io import remote
 from vgtools.io.artifact import read_made
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import sha256_file
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import file_of, is_table, split_table
 from vgtools.io.streams import read_jsonl, read_text_rows, read_texts, read_windows
@@ -398,13 +399,17 @@ def test_patterns_and_urls_carry_their_columns(tmp_path: Path) -> None:
     assert error.value.code == Exit.NO_INPUT
 
 
-def test_rows_that_vg_wrote_are_compared_with_the_size_in_their_manifest(tmp_path: Path) -> None:
+def test_rows_that_vg_wrote_are_compared_with_their_manifest(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"text": ["a"]}), path)
-    facts = {"bytes": path.stat().st_size, "sha256": "0"}
+    facts = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
     body = {"vg": "0", "files": {"a.parquet": facts}}
     (tmp_path / "a.json").write_text(json.dumps(body))
     assert [*read_made(path)] == [(1, {"text": "a"})]
+    facts["sha256"] = "0" * 64
+    (tmp_path / "a.json").write_text(json.dumps(body))
+    with pytest.raises(DataError, match="was rewritten"):
+        list(read_made(path))
     facts["bytes"] += 1
     (tmp_path / "a.json").write_text(json.dumps(body))
     with pytest.raises(DataError, match="cut off"):

@@ -145,7 +145,9 @@ def test_files_of_the_user_in_and_beside_a_noisy_run_stay(tmp_path: Path, name: 
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     if name.startswith("noisy/"):
-        with pytest.raises(DataError, match="which is not of the run; choose another") as caught:
+        with pytest.raises(
+            DataError, match="not of the run, or has changed; choose another"
+        ) as caught:
             save_noisy(str(source), out, 0.1, seed=0)
         assert caught.value.code == Exit.CANNOT_CREATE
     else:

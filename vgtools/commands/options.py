@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
 import typer
 
 from vgtools.commands.topics import FIRST, Topic, page
 from vgtools.io.errors import DataError, Exit, file_error, storable
 from vgtools.io.own import make_folder
-from vgtools.io.process import stay_quiet
+from vgtools.io.process import command_line, stay_quiet
 from vgtools.io.remote import stay_offline
 from vgtools.io.settings import count, file, names_and_help, value
 from vgtools.training.trackers import log_to
@@ -338,13 +337,13 @@ def check_streams(inputs: Sequence[str | None], output: str) -> None:
     refuse_if(several, "-", "several processes cannot read one pipe; write a file first")
 
 
-def _named() -> list[str]:
-    """Return the words of the command that is called which may name its inputs."""
-    context = click.get_current_context(silent=True)
-    given = {} if context is None else context.params
-    words = [value for name, value in given.items() if name != "output"]
-    listed = [value if isinstance(value, list | tuple) else [value] for value in words]
-    return [word for values in listed for word in values if isinstance(word, str) and word]
+def _named(output: str) -> list[str]:
+    """Return the words of the command line that may name its inputs."""
+    words = [word.partition("=")[2] or word for word in command_line()[1:]]
+    # Only once: vg pretrain lm … -t run -o run --restart reads the run that it would remove.
+    if output in words:
+        words.remove(output)
+    return words
 
 
 def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path:
@@ -362,7 +361,7 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
     """
     refuse_if(not output, "--output", "is empty; give a folder")
     place = Path(os.path.realpath(output))
-    for source in (name for name in (*sources, *_named()) if restart and name):
+    for source in (name for name in (*sources, *_named(output)) if restart and name):
         found = Path(os.path.realpath(source))
         inside = os.path.exists(source) and place in (found, *found.parents)
         why = f"would remove {source}, which this command reads; choose another -o"

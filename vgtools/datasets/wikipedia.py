@@ -133,7 +133,7 @@ def pages(path: str, reader: _PageReader) -> Iterator[WikiPage]:
 
 
 def _is_closed(markup: str) -> bool:
-    """Return whether nearly all that markup opens is closed, so that it is parsed in linear time."""
+    """Return whether markup closes nearly all that it opens: only then is parsing linear."""
     opened = len(re.findall(r"<(?!br\b|hr\b|li\b|d[td]\b|/)[a-z][^<>]*(?<!/)>", markup, re.I))
     left = (
         opened - markup.count("</"),

@@ -245,7 +245,7 @@ class Features:
 
 
 def origin_of(made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what features of one kind share: "ref" and "fingerprint".
+    """Return the origin of features, as `check_same` compares it: "ref" and "fingerprint".
 
     Args:
         made: their network: "ref", "fingerprint", "preprocessing", "pooling".

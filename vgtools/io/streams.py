@@ -53,7 +53,7 @@ BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
 WINDOW_CHARS = 1 << 25  # most of a window: with long lines it ends before its number of lines
 TEXT_CHARS = 1_000_000  # most of a text that is tokenised
 _FIRST_BLOCK = 1 << 13  # bytes of a text in which a NUL means that it is binary, as for git
-_LONGEST = 1 << 28  # bytes of a line, many times those of the vokens of a longest text
+_LONGEST = 1 << 28  # bytes of a line, many times as many as the longest text's vokens have
 _BLOCK = 1 << 20  # bytes read at a time
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 

@@ -160,7 +160,7 @@ def check_made(path: str | Path, sha256: str | None = None) -> None:
 
 
 def is_made(path: str | Path) -> bool:
-    """Return whether the manifest next to a file says that vg wrote it.
+    """Return whether a file has a manifest of vg next to it.
 
     The file with the name of a manifest may be anything: gigabytes of annotations, or JSON lines.
 

@@ -161,7 +161,7 @@ def _save_noisy(ref: str, folder: Path, magnitude: float, seed: int) -> dict[str
         del found["run.json"]
         others = {name for name, facts in found.items() if facts != info["files"].get(name)}
         if others:
-            refuse(f"has {min(others)}, which is not of the run, or was changed since")
+            refuse(f"has {min(others)}, which is not of the run, or has changed")
         own.claim(folder)
     elif folder.exists():
         if not folder.is_dir() or any(folder.iterdir()):
@@ -187,7 +187,9 @@ def _save_noisy(ref: str, folder: Path, magnitude: float, seed: int) -> dict[str
             atomic_write(work / "encoder" / name, data)
         weights = save(noisy, metadata={"format": "pt"})
         atomic_write(work / "encoder" / "model.safetensors", weights)
-        save_run(work, _KIND, {}, {"noise": facts, "encoder": network})
+        files = digests(work, files_below(work))
+        hashes = {name: facts["sha256"] for name, facts in files.items()}
+        save_run(work, _KIND, {}, {"noise": facts, "encoder": network}, files=hashes)
         with file_errors(folder, reading=False):
             own.swap(work, folder)
     # Not only an Exception but also a signal must leave nothing next to the folder.

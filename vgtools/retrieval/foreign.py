@@ -247,7 +247,7 @@ def _check_written(file: str, ids: Sequence[str]) -> dict[str, Any]:
         return {}
     sha256 = sha256_file(file)
     made = manifest_beside(file, sha256)
-    if not made and (record := record_of(file)):  # of the index that --emb wrote them with
+    if not made and (record := record_of(file)):  # the index's, next to which --emb wrote them
         facts = record.body["files"].get(Path(file).name, {})
         made = record.body if facts.get("sha256") == sha256 else {}
     files: Mapping[str, Any] = made.get("files", {})

@@ -428,7 +428,7 @@ def read_faiss(path: str | Path) -> Any:
         # faiss has one flag for vectors and another for lists.
         how = faiss.IO_FLAG_MMAP if lists else faiss.IO_FLAG_MMAP_IFC
         index = faiss.read_index(str(path), how)
-        if index is None:  # the file says that there is none
+        if index is None:  # a file of four bytes, `null`
             raise RuntimeError("it holds no index")
         return index
     except RuntimeError as error:
