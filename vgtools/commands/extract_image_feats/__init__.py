@@ -73,7 +73,7 @@ def extract_image_feats(
     one meaning: EXIF orientation applied, 16 bits scaled, transparency on white, first frame of an
     animation. The backbone's own preprocessing is used and recorded. Images that cannot be read
     stop the command, or go to X.errors.jsonl with --on-error skip; files that are not images are
-    counted.
+    counted. The command resumes with images of the same name, size and time; contents have no hash.
 
     A CLIP, MetaCLIP, SigLIP, AltCLIP or ChineseCLIP as backbone writes its own embeddings of the
     images, as transformers computes them; with --pooling none it writes an embedding for each
