@@ -57,8 +57,8 @@ JOINED = {
     "content": "In one order, or with one label: texts, words or classes of both are compared; "
     "others end with 65 and the first that differs.",
     "apart": "The one is learned from and the other measured on: a photo in both ends with 65.",
-    "name": "By the name of the image, the id or the text: their order matters to random draws alone, and a "
-    "missing name is an error.",
+    "name": "By the name of the image, the id or the text: their order matters to random draws "
+    "alone, and a missing name is an error.",
     "line": "Line N of the one belongs to line N of the other, and both come from elsewhere: only "
     "their numbers can be compared. Others end with 65.",
 }

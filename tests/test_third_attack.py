@@ -24,7 +24,6 @@ from vgtools.images.sources import natural_key
 from vgtools.io import streams
 from vgtools.io.errors import DataError
 from vgtools.io.files import write_manifest
-from vgtools.text.parses import open_parser
 from vgtools.text.tokens import written_words
 
 Run = Callable[..., tuple[int, str]]
@@ -287,15 +286,6 @@ def test_markup_of_an_article_is_closed() -> None:
     assert _is_closed(article * 1000)
     assert paragraphs("A dog.\n<!-- hidden " + "<!--" * 1000) == ["A dog."]
     assert paragraphs("*" * 5000 + " item\n\nA dog.") == ["A dog."]
-
-
-@pytest.mark.parametrize(("heads", "word"), [((1, 1), 1), ((2, 3, 1), 1), ((0, 3, 2), 2)])
-def test_a_word_below_itself_is_refused(tmp_path: Path, heads: tuple[int, ...], word: int) -> None:
-    file = tmp_path / "p.conllu"
-    rows = [f"{n}\ta\ta\tNOUN\t_\t_\t{head}\tdep\t_\t_" for n, head in enumerate(heads, 1)]
-    file.write_text("\n".join(rows) + "\n\n")
-    with pytest.raises(DataError, match=f"word {word} of the sentence is below itself"):
-        list(open_parser(str(file))(["aaa"]))
 
 
 @pytest.mark.parametrize(

@@ -297,10 +297,3 @@ def _check_heads(forms: _Forms, path: str, line: int) -> None:
     if max(heads, default=0) > len(heads):
         why = f"a word of the sentence has the head {max(heads)}"
         raise DataError(f"{why}; the sentence has {len(heads)} words", path, line)
-    above = [0, *heads]
-    # Each round doubles the steps up; a root, 0, is at most as many steps away as there are words.
-    for _ in range(len(heads).bit_length()):
-        above = [above[word] for word in above]
-    if any(above):
-        word = next(number for number, root in enumerate(above) if root)
-        raise DataError(f"word {word} of the sentence is below itself, expected a tree", path, line)

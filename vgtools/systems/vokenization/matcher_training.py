@@ -213,13 +213,23 @@ class HiddenStates:
             )
         )
 
-    def take(self, sentences: Array) -> States:
-        """Return the states of sentences, in the order given, on the device that holds them."""
+    def take(self, sentences: Array, chosen: Array | None = None) -> States:
+        """Return the states of sentences, in the order given, on the device that holds them.
+
+        Args:
+            sentences: their numbers.
+            chosen: which of their tokens are asked for, (T,) bool; by default all.
+        """
         if self._kept is None:
-            return self._compute(sentences)
+            states = self._compute(sentences)
+            if chosen is None:
+                return states
+            return states._replace(hidden=states.hidden[torch.from_numpy(chosen)])
         place = self._kept.hidden.device
         rows = to_device(sentences, place)
         places = ranges(self._tokens.starts[sentences], self._lengths[sentences])
+        if chosen is not None:
+            places = places[chosen]
         hidden = self._kept.hidden[to_device(places, place)]
         return States(hidden, self._kept.means[rows], self._kept.first[rows])
 
@@ -283,13 +293,13 @@ def collate(
     The captions are those with the (S,) numbers `sentences`; `rng` draws the tokens outside content
     words that are kept, and the negatives.
     """
-    taken = states.take(sentences)
     lengths = np.diff(captions.tokens.starts)[sentences]
     places = ranges(captions.tokens.starts[sentences], lengths)
     # Every token draws a number, whatever `stop_share` is, so that the negatives drawn afterwards
     # do not depend on it.
     draw = rng.random(len(places))
     if config.level == "sentence":
+        taken = states.take(sentences, np.zeros(len(places), bool))
         hidden = taken.first
         rows = np.arange(len(sentences))
         keys = np.full(len(sentences), -1)
@@ -297,7 +307,8 @@ def collate(
         kept = captions.content[places] | (draw < config.stop_share)
         if not kept.any():  # A batch of stop words alone would have no loss.
             kept[:] = True
-        hidden = taken.hidden[to_device(np.flatnonzero(kept), taken.hidden.device)]
+        taken = states.take(sentences, kept)
+        hidden = taken.hidden
         rows = np.repeat(np.arange(len(sentences)), lengths)[kept]
         keys = captions.keys[places][kept]
     image = captions.images[sentences]
