@@ -52,23 +52,12 @@ def spread(
     first = next(items, None)
     if first is None:
         return
-    helpers = [_Helper(work) for _ in range(count)]
-    free = SimpleQueue[_Helper]()
-    for helper in helpers:
-        free.put(helper)
-
-    def ask(item: Item) -> Result:
-        helper = free.get()
-        try:
-            return helper.ask(item)  # type: ignore[no-any-return]
-        finally:
-            free.put(helper)
-
+    pool = HelperPool(work, count)
     pending = deque[tuple[Item, Future[Result]]]()
     threads = ThreadPoolExecutor(count)
     try:
         for item in chain([first], items):
-            pending.append((item, threads.submit(ask, item)))
+            pending.append((item, threads.submit(pool.ask, item)))
             # Results are handed on before more is read: the next item may take a while to come.
             while pending and (len(pending) > count or pending[0][1].done()):
                 done, result = pending.popleft()
@@ -76,10 +65,39 @@ def spread(
         for done, result in pending:
             yield done, result.result()
     finally:
-        for helper in helpers:
-            helper.kill()
         threads.shutdown(cancel_futures=True)
-        for helper in helpers:
+        pool.close()
+
+
+class HelperPool:
+    """Processes that work on items for the threads that ask.
+
+    Args:
+        work: can be pickled, as its items and results.
+        count: processes.
+    """
+
+    def __init__(self, work: Callable[[Any], Any], count: int) -> None:
+        self._helpers = [_Helper(work) for _ in range(count)]
+        self._free = SimpleQueue[_Helper]()
+        for helper in self._helpers:
+            self._free.put(helper)
+
+    def ask(self, item: Any) -> Any:
+        """Return the result of an item; it waits for a process that is free.
+
+        Raises:
+            DataError: as the work; or a helper died (70).
+        """
+        helper = self._free.get()
+        try:
+            return helper.ask(item)
+        finally:
+            self._free.put(helper)
+
+    def close(self) -> None:
+        """End the processes; nobody may be waiting for one."""
+        for helper in self._helpers:
             helper.close()
 
 
@@ -123,11 +141,9 @@ class _Helper:
         why += " OMP_NUM_THREADS=1 works without helpers"
         return DataError(why, code=Exit.CANNOT_CONTINUE)
 
-    def kill(self) -> None:
+    def close(self) -> None:
         self._process.kill()
         self._process.wait()
-
-    def close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             # An item may have been sent by half.
             with contextlib.suppress(BrokenPipeError):

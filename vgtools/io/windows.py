@@ -8,8 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
+from vgtools.io.helpers import HelperPool
 from vgtools.io.streams import WINDOW_CHARS, Line, Window
 
+_ALONE = 4  # windows that are prepared before helpers take over: a short input has none
 _FIRST_WINDOW = 64  # lines: a person waits so long for the first row
 Prepared = TypeVar("Prepared")
 Result = TypeVar("Result")
@@ -88,6 +90,7 @@ def pipelined(
     prepare: Callable[[Window], Prepared],
     compute: Callable[[Prepared], Result],
     cancel: Callable[[], None],
+    helpers: int = 0,
 ) -> Generator[tuple[Window, Result], None, None]:
     """Yield each window with its result, in order.
 
@@ -98,22 +101,28 @@ def pipelined(
         prepare: the host's part, such as parsing and tokenising.
         compute: the device's part, given the result of `prepare`.
         cancel: makes work in another thread end soon; called where the windows end early.
+        helpers: processes that prepare, after the first windows, for a device that one cannot keep
+            busy; `prepare` and its results are pickled. By default a thread does it.
     """
-    host = ThreadPoolExecutor(1)
+    host = ThreadPoolExecutor(max(1, helpers))
     device = ThreadPoolExecutor(1)
     pending = deque[tuple[Window, Future[Result]]]()
     depth = 0  # the first window is given out before more is read: somebody may be waiting for it
+    pool: HelperPool | None = None
 
     def work(prepared: Future[Prepared]) -> Result:
         return compute(prepared.result())
 
     try:
-        for window in windows:
-            pending.append((window, device.submit(work, host.submit(prepare, window))))
+        for number, window in enumerate(windows):
+            if helpers and number == _ALONE:
+                pool = HelperPool(prepare, helpers)
+            prepared = host.submit(prepare if pool is None else pool.ask, window)
+            pending.append((window, device.submit(work, prepared)))
             while len(pending) > depth:
                 done, result = pending.popleft()
                 yield done, result.result()
-            depth = 2
+            depth = 2 + helpers
         while pending:
             done, result = pending.popleft()
             yield done, result.result()
@@ -124,3 +133,5 @@ def pipelined(
     finally:
         device.shutdown(wait=True, cancel_futures=True)
         host.shutdown(wait=True, cancel_futures=True)
+        if pool is not None:
+            pool.close()

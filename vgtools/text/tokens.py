@@ -11,6 +11,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.streams import read_lines
+from vgtools.io.streams import Window, read_lines
 from vgtools.text.pieces import PieceTable, piece_table
 
 if TYPE_CHECKING:
@@ -84,6 +85,22 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
         raise ValueError(f"the tokenizer pads or truncates; {way_out}")
     words = _piece_table(tokenizer, tokenizer.get_vocab_size())
     return _encoded(tokenizer, texts) if words is None or not texts else Tokens(*words(texts))
+
+
+@dataclass(frozen=True)
+class WindowTokenizer:
+    """Gives the texts of windows and their tokens; it can be pickled."""
+
+    tokenizer: Tokenizer
+
+    def __call__(self, window: Window) -> tuple[Sequence[str], Tokens]:
+        """Return R texts and their tokens.
+
+        Raises:
+            DataError: as `Window.texts`.
+        """
+        texts = window.texts()
+        return texts, tokenize(self.tokenizer, texts)
 
 
 @lru_cache(maxsize=8)

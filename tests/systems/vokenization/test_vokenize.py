@@ -6,6 +6,9 @@ Windows, long sentences, the sentence level.
 from __future__ import annotations
 
 import copy
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -33,6 +36,7 @@ from vgtools.systems.vokenization.vokenize import (
     open_matcher,
     with_context,
 )
+from vgtools.text.tokens import WindowTokenizer
 
 Array = np.ndarray[Any, Any]
 
@@ -310,6 +314,27 @@ def test_the_stream_keeps_the_order(matcher: Matcher) -> None:
     steps = list(system.vokenize(windows_of(texts, 9), Vokenizer(matcher, index)))
     assert [w.first for w, _ in steps] == list(range(1, 101, 9))
     assert (np.concatenate([v.vokens for _, v in steps]) == whole.vokens).all()
+
+
+def test_helpers_that_tokenise_change_nothing(
+    matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, texts = bank_of(matcher), text(100)
+    whole = Vokenizer(matcher, index)(texts)
+    monkeypatch.setattr(Vokenizer, "helpers", 2)  # as on a GPU
+    steps = list(system.vokenize(windows_of(texts, 9), Vokenizer(matcher, index)))
+    assert [w.first for w, _ in steps] == list(range(1, 101, 9))
+    assert (np.concatenate([v.vokens for _, v in steps]) == whole.vokens).all()
+    assert (np.concatenate([v.scores for _, v in steps]) == whole.scores).all()
+    torn = Window("t.jsonl", 101, ['{"text": "a'], "0", jsonl=True)
+    with pytest.raises(DataError, match=r"t\.jsonl:101: not valid JSON"):
+        list(system.vokenize([*windows_of(texts, 9), torn], Vokenizer(matcher, index)))
+
+
+def test_a_helper_that_tokenises_has_no_torch(matcher: Matcher) -> None:
+    texts = pickle.dumps(WindowTokenizer(matcher.encoder.tokenizer))
+    code = "import pickle, sys; pickle.load(sys.stdin.buffer); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], input=texts, check=False).returncode == 0
 
 
 def test_windows_grow_and_lose_nothing() -> None:

@@ -47,16 +47,18 @@ class WordLabels:
     def __init__(
         self, tokenizer: Any, labels: Array, scores: Array, bank: int, captions: int = 0
     ) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._labels = labels
         self._scores = scores
         self.bank = bank
         self.captions = captions
         self.images = len(np.unique(labels[labels >= 0]))  # labels that a token has
 
+    helpers = 0  # processes that tokenise
+
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of sentences."""
-        return tokenize(self._tokenizer, texts)
+        return tokenize(self.tokenizer, texts)
 
     def __call__(self, texts: Sequence[str], tokens: Tokens | None = None) -> Vokens:
         """Return the labels of the tokens of sentences."""
@@ -184,7 +186,7 @@ class DrawWork(VokenizeTask):
     ) -> None:
         self._bank = bank
         self._ref = matcher_path(bank, matcher)
-        self._tokenizer = load_tokenizer(self._ref)
+        self.tokenizer = load_tokenizer(self._ref)
         self._draw = draw
         self._window = window
         self.inputs = [*draw.captions, *([draw.feats] if draw.feats else [])]
@@ -192,7 +194,7 @@ class DrawWork(VokenizeTask):
             "command": "vokenize",
             "control": draw.control,
             "index_sha256": bank.manifest["files"],
-            "tokenizer": tokenizer_fingerprint(self._tokenizer),
+            "tokenizer": tokenizer_fingerprint(self.tokenizer),
             "captions": [*map(digest_of, draw.captions)],
             **({"feats": sha256_file(draw.feats), "permute": draw.permute} if draw.feats else {}),
             "gamma": draw.gamma,
@@ -206,12 +208,12 @@ class DrawWork(VokenizeTask):
         how = self._draw
         ids = self._bank.ids
         if how.control == "random":
-            return RandomLabels(self._tokenizer, len(ids), how.seed)
+            return RandomLabels(self.tokenizer, len(ids), how.seed)
         if how.control == "frequent":
-            return frequent_words(self._tokenizer, len(ids), how.captions)
+            return frequent_words(self.tokenizer, len(ids), how.captions)
         if how.control == "centroid" and how.feats is not None:
-            return word_centroids(self._tokenizer, ids, how.captions, how.feats, how.permute)
-        return TermFrequency(self._tokenizer, ids, how.captions, how.gamma, how.seed)
+            return word_centroids(self.tokenizer, ids, how.captions, how.feats, how.permute)
+        return TermFrequency(self.tokenizer, ids, how.captions, how.gamma, how.seed)
 
     def windows(self, pieces: Sequence[Piece], state: Mapping[str, Any]) -> Iterator[Window]:
         """Return windows of equal size."""

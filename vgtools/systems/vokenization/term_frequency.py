@@ -97,7 +97,7 @@ class TermFrequency:
         seed: int = 0,
     ) -> None:
         self._cancelled = threading.Event()
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self.bank = len(ids)  # number of images
         self._gamma = gamma
         self._seed = seed
@@ -140,9 +140,11 @@ class TermFrequency:
         skipped = int(np.searchsorted(images - np.arange(len(images)), number, "right"))
         return number + skipped, 1.0 / total
 
+    helpers = 0  # processes that tokenise
+
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of sentences."""
-        return tokenize(self._tokenizer, texts)
+        return tokenize(self.tokenizer, texts)
 
     def __call__(self, texts: Sequence[str], tokens: Tokens | None = None) -> Vokens:
         """Return drawn vokens of sentences; a score is the probability of its image."""

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.names import public
 from vgtools.io.output import Output
+from vgtools.io.process import cores
 from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.io.windows import growing_windows as growing_windows
 from vgtools.io.windows import pipelined
@@ -50,6 +51,7 @@ from vgtools.systems.vokenization.states import StateEmbedding, open_states
 from vgtools.text.splits import is_held_out
 from vgtools.text.tokens import (
     Tokens,
+    WindowTokenizer,
     check_language,
     row_starts,
     split_window,
@@ -59,6 +61,10 @@ from vgtools.text.tokens import (
 )
 from vgtools.text.vokens import VokenWriter
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_TOKENIZING = 4  # helpers: more than search and the encoder of one GPU can keep up with
 _SEARCH = 16384  # queries per call: a call costs little, and a stop is noticed between calls
 _HELD = 1 << 28  # bytes of queries held at a time: more than a usual window's
 _SAMPLE = 128  # sentences on which the agreement of a low-precision encoder is measured
@@ -321,9 +327,19 @@ class Vokenizer:
                 other.encoder = other.matcher.packed(self.encoder.pack, sentence=context_weight > 0)
         return other
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the matcher's encoder."""
+        return self.matcher.encoder.tokenizer
+
+    @property
+    def helpers(self) -> int:
+        """Processes that tokenise: a GPU reads more tokens than one of them gives."""
+        return min(_TOKENIZING, cores() - 1) if self.encoder.device.type == "cuda" else 0
+
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of sentences, special tokens left out."""
-        return tokenize(self.matcher.encoder.tokenizer, texts)
+        return tokenize(self.tokenizer, texts)
 
     def embed(self, tokens: Tokens) -> Iterator[VokenQueries]:
         """Yield the query embeddings of sentences, some packs of the encoder at a time.
@@ -423,14 +439,11 @@ def vokenize(
     Source: Tan & Bansal 2020 (Vokenization), section 3.1.
     """
 
-    def prepare(window: Window) -> tuple[Sequence[str], Tokens]:
-        texts = window.texts()
-        return texts, vokenizer.tokenize(texts)
-
     def compute(prepared: tuple[Sequence[str], Tokens]) -> Vokens:
         return vokenizer(*prepared)  # type: ignore[no-any-return]
 
-    return pipelined(windows, prepare, compute, vokenizer.cancel)
+    prepare = WindowTokenizer(vokenizer.tokenizer)
+    return pipelined(windows, prepare, compute, vokenizer.cancel, vokenizer.helpers)
 
 
 def load_for(
