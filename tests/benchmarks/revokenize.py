@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from pydoc_data import topics
@@ -24,13 +26,15 @@ import numpy as np
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from vgtools.io.files import dumps
-from vgtools.io.streams import read_lines
+from vgtools.io.helpers import spread
+from vgtools.io.streams import Window, read_lines
 from vgtools.models.references import load_tokenizer
-from vgtools.systems.vokenization.revokenize import revokenize
+from vgtools.systems.vokenization.revokenize import RevokenizeStep, revokenize
 from vgtools.text.tokens import _piece_table, span_iou_align, tokenize
 from vgtools.text.vokens import no_collection, parse_rows
 
 WINDOW = 2048
+_LONGER = 20  # a text that is worth starting processes for
 
 
 def main() -> None:
@@ -89,6 +93,21 @@ def main() -> None:
         }
     )
     report({"what": "vokens equal to per-token Python's", "value": round(same, 5), **facts})
+    facts["clock"] = "wall"
+    count = len(os.sched_getaffinity(0))
+    alone, together = (walls(lines, target, helpers) for helpers in (1, count))
+    what = f"wall time on one core to {count}, {_LONGER} times the rows"
+    report({"what": what, "value": round(alone / together, 2), "target": ">= 1.5", **facts})
+
+
+def walls(lines: list[str], target: Tokenizer, helpers: int) -> float:
+    """Return the seconds on the wall of a long text, with processes that carry its vokens over."""
+    step = RevokenizeStep(target, None, "x.jsonl")
+    windows = [Window("-", i + 1, lines[i : i + WINDOW], "") for i in range(0, len(lines), WINDOW)]
+    start = time.perf_counter()
+    for _ in spread(windows * _LONGER, step, helpers):
+        pass
+    return time.perf_counter() - start
 
 
 def report(row: dict[str, Any]) -> None:

@@ -73,7 +73,7 @@ def extract_image_feats(
     one meaning: EXIF orientation applied, 16 bits scaled, transparency on white, first frame of an
     animation. The backbone's own preprocessing is used and recorded. Images that cannot be read
     stop the command, or go to X.errors.jsonl with --on-error skip; files that are not images are
-    counted. The command resumes with images of the same name, size and time; contents have no hash.
+    counted. An image is known by name, size and time.
 
     A CLIP, MetaCLIP, SigLIP, AltCLIP or ChineseCLIP as backbone writes its own embeddings of the
     images, as transformers computes them; with --pooling none it writes an embedding for each
@@ -82,8 +82,8 @@ def extract_image_feats(
     --pooling none keeps the last feature map, (N, P, D), which vg train-matcher visual-awareness
     reads; with --picture of the whole picture, without it of the backbone's centre crop.
 
-    Several sources are one, in their order. With -o X.npy/ the output is a folder of shards: see
-    --help shards. With --regions or --detector there is one row for each box: see --help regions.
+    Several sources are one, in their order. -o X.npy/ is a folder of shards: see --help shards.
+    With --regions or --detector there is one row for each box: see --help regions.
 
     --captions reads KEY.txt, or "caption" of KEY.json or of the Parquet file next to a tar or with
     the images.

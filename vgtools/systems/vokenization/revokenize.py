@@ -127,7 +127,7 @@ def draw(rows: Sequence[dict[str, Any]], seed: int) -> None:
         row["scores"] = np.take_along_axis(np.array(row["scores"]), place, 1)[:, 0].tolist()
 
 
-class _Done(NamedTuple):
+class CarriedRows(NamedTuple):
     """The rows of a window, ready to be written."""
 
     rows: EncodedRows
@@ -135,14 +135,19 @@ class _Done(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Step:
+class RevokenizeStep:
     """Carries the rows of a window over, in this process or a helper."""
 
     tokenizer: Tokenizer
     draw: int | None
     path: str  # the output
 
-    def __call__(self, window: Window) -> _Done:
+    def __call__(self, window: Window) -> CarriedRows:
+        """Return the rows of a window, carried over.
+
+        Raises:
+            DataError: as `parse_rows` and `encode`; or there is nothing to draw from.
+        """
         with no_collection():
             done = revokenize(parse_rows(window.lines, window.path, window.first), self.tokenizer)
             if self.draw is not None:
@@ -150,7 +155,7 @@ class _Step:
                     draw(done.rows, self.draw)
                 except ValueError as error:
                     raise DataError(f"--draw: {error}", window.path, window.first) from None
-            return _Done(encode(done.rows, done.tokens.ids, self.path, window), done.none)
+            return CarriedRows(encode(done.rows, done.tokens.ids, self.path, window), done.none)
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,7 @@ class RevokenizeTask:
     def steps(self, pieces: Sequence[Piece], out: VokenWriter) -> Generator[int, None, None]:
         """Write the rows of pieces of the input and finish; yield the tokens of each step."""
         windows = read_windows(pieces, _WINDOW, out.state, self.limit)
-        step = _Step(self.tokenizer, self.draw, out.path)
+        step = RevokenizeStep(self.tokenizer, self.draw, out.path)
         with closing(spread(windows, step, self.helpers)) as steps:
             for window, done in steps:
                 out.append(done.rows, none=done.none, replaced=window.replaced)
