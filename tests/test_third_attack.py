@@ -112,6 +112,26 @@ def test_a_restart_refuses_a_run_that_holds_an_input(tmp_path: Path, run: Run) -
     assert files_of(tmp_path / "ft") == before
 
 
+@pytest.mark.parametrize("restart", [(), ("--restart",)])
+def test_files_with_the_names_of_shards_stay(
+    tiny: Path, tmp_path: Path, run: Run, restart: tuple[str, ...]
+) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("the red dog\na cat\n" * 20)
+    index = ["--index", tiny / "vg.faiss", "--device", "cpu", "-q"]
+    words = ["vokenize", text, *index, "-o", f"{tmp_path}/v.jsonl/", "--shard-size", 100]
+    assert run(*words)[0] == 0
+    folder = tmp_path / "v.jsonl"
+    names = ("20261127-1a2b3c4d.log", "000003-deadbeef.jsonl", "900007.json", "20261127.json")
+    mine = [folder / name for name in names]
+    for file in mine:
+        file.write_text("mine")
+    before = files_of(folder)
+    assert run(*words, *restart)[0] == 0
+    assert [file.read_text() for file in mine] == ["mine"] * len(mine)
+    assert restart or files_of(folder) == before
+
+
 # ------------------------------------------------------------------- files of vg that were changed
 
 
@@ -145,13 +165,57 @@ def test_embeddings_of_another_matcher_are_refused(tmp_path: Path, run: Run) -> 
     assert (code, "its ids have sha256" in said) == (65, True)
 
 
-def test_embeddings_with_a_name_in_an_old_manifest_are_taken(tmp_path: Path, run: Run) -> None:
+def test_embeddings_with_a_name_in_another_manifest_need_a_name_of_their_own(
+    tmp_path: Path, run: Run
+) -> None:
     matcher = save_run_of(tmp_path / "m", save_encoder(tmp_path / "e"))
     bank(run, tmp_path, "a", matcher, "--emb", tmp_path / "emb.npy")
     np.save(tmp_path / "emb.npy", np.load(tmp_path / "emb.npy")[:5])
     (tmp_path / "my.txt").write_text("a\nb\nc\nd\ne\n")
     words = ["build-index", "--emb", tmp_path / "emb.npy", "--ids", tmp_path / "my.txt"]
-    assert run(*words, "-m", matcher, "-o", tmp_path / "x.faiss", "--device", "cpu")[0] == 0
+    rest = ["-m", matcher, "-o", tmp_path / "x.faiss", "--device", "cpu"]
+    code, said = run(*words, *rest)
+    assert (code, "emb.npy: is damaged or from another run" in said) == (65, True)
+    (tmp_path / "emb.npy").rename(tmp_path / "my.npy")
+    words[2] = tmp_path / "my.npy"
+    assert run(*words, *rest)[0] == 0
+
+
+def test_embeddings_of_texts_are_no_bank(tiny: Path, tmp_path: Path, run: Run) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("the red dog\na cat\n")
+    words = ["retrieve", text, "--index", tiny / "vg.faiss", "--emb", tmp_path / "e.npy"]
+    assert run(*words, "-o", tmp_path / "t.jsonl", "--device", "cpu")[0] == 0
+    (tmp_path / "names").write_text("a\nb\n")
+    words = ["build-index", "--emb", tmp_path / "e.npy", "--ids", tmp_path / "names"]
+    code, said = run(*words, "-m", tiny / "run", "-o", tmp_path / "x.faiss", "--device", "cpu")
+    assert (code, "holds embeddings of texts" in said) == (65, True)
+
+
+def test_tokens_of_other_vokens_are_refused(tiny: Path, tmp_path: Path, run: Run) -> None:
+    pytest.importorskip("h5py")
+    for name, words in (("a", "the red dog\na cat\n"), ("b", "the red cat\na dog\n")):
+        (tmp_path / f"{name}.txt").write_text(words)
+        out = [tmp_path / f"{name}.npy", "--device", "cpu", "-q"]
+        assert (
+            run("vokenize", tmp_path / f"{name}.txt", "--index", tiny / "vg.faiss", "-o", *out)[0]
+            == 0
+        )
+        made = ["--tokens", tmp_path / f"{name}.t.hdf5", "-o", tmp_path / f"{name}.vg.hdf5"]
+        given = ["--ids", tiny / "vg.ids"]
+        assert run("prepare", "hdf5", tmp_path / f"{name}.npy", *given, *made)[0] == 0
+
+    def read(tokens: str, vokens: str) -> tuple[int, str]:
+        files = [tmp_path / f"{tokens}.t.hdf5", tmp_path / f"{vokens}.vg.hdf5"]
+        more = ["--ids", tiny / "vg.ids", "-t", tiny / "encoder", "-o", tmp_path / "o.npy"]
+        return run("prepare", "vokens", *files, *more, "--restart")
+
+    assert read("a", "a")[0] == 0
+    code, said = read("b", "a")
+    assert (code, "other tokens" in said) == (65, True)
+    (tmp_path / "a.vg.hdf5").write_bytes((tmp_path / "b.vg.hdf5").read_bytes())
+    code, said = read("a", "a")
+    assert (code, "a.vg.hdf5: is damaged" in said) == (65, True)
 
 
 def swapped(rows: Path, unpack: bool = False) -> None:

@@ -278,8 +278,9 @@ def test_of_a_complete_folder_nothing_is_written(
 
     monkeypatch.setattr("vgtools.batch.shards.Lock", refuse)
     assert run(folder, text) == made
-    stray = folder / "000000-00000000.jsonl"
-    stray.write_bytes(b"of a second try")
+    second = b"of a second try"
+    stray = folder / f"000000-{hashlib.sha256(second).hexdigest()[:8]}.jsonl"
+    stray.write_bytes(second)
     with pytest.raises(DataError, match="read-only"):
         run(folder, text)
     monkeypatch.undo()

@@ -58,7 +58,7 @@ from vgtools.io.written import seal
 
 Record = dict[str, Any]  # a worker's report of a shard: "shard", "items", "seconds"
 
-
+_BESIDE = ("npy", "ids", "rows.npy", "regions.jsonl", "errors.jsonl")  # endings of arrays' shards
 _PLAN = {
     "config": dict,
     "inputs": [{"path": str, "bytes": SIZE, "sha256": str, "unit": str, "units": SIZE}],
@@ -407,10 +407,28 @@ class ShardedOutput:
         strays = list[str]()
         for name in places.sizes(self.folder):
             data = re.fullmatch(places.DATA, name)
-            ours = data and int(data[1]) < len(kept) and kept[int(data[1])] == int(data[2], 16)
-            if not ours and (data or re.fullmatch(places.PRIVATE, name)):
+            listed = data and int(data[1]) < len(kept) and kept[int(data[1])] == int(data[2], 16)
+            if not listed and (data or re.fullmatch(places.PRIVATE, name)):
                 strays.append(name)
-        return strays
+        return [name for name in strays if _is_ours(self.folder, name)]
+
+
+def _is_ours(folder: str, name: str) -> bool:
+    """Return whether a file with the name of a shard's data or record has its contents.
+
+    The name of data has a hash of all files of the shard; where there are several, a killed try may
+    have left one, and its ending has to do. At a URL the name alone counts.
+    """
+    data = re.fullmatch(places.DATA, name)
+    if is_url(folder) or not (data or re.fullmatch(r"\d+\.json", name)):
+        return True
+    path = Path(folder, name)
+    if data is None:
+        with file_errors(path, reading=True), open(path, "rb") as stream:
+            return stream.read(9) in (b'{"shard":', b"")
+    if folder.rstrip("/").endswith(".npy"):
+        return name.partition(".")[2] in _BESIDE
+    return _short_hash([sha256_file(path)]) == data[2]
 
 
 def _has_files(record: Mapping[str, Any], size: Callable[[str], int | None]) -> bool:
@@ -578,5 +596,5 @@ def remove_shards(folder: str) -> None:
     places.remove(manifest_of(folder), is_manifest)
     # False sorts before True, so that the plan comes last.
     for name in sorted(places.sizes(folder), key=PLAN.__eq__):
-        if re.fullmatch(places.OURS, name):
+        if re.fullmatch(places.OURS, name) and _is_ours(folder, name):
             places.remove(os.path.join(folder, name))

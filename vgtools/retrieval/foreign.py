@@ -27,7 +27,7 @@ from vgtools.io.names import id_fault, is_jsonl, is_table, is_url
 from vgtools.io.records import record_of
 from vgtools.io.remote import fetched, is_folder, names_in
 from vgtools.io.streams import read_jsonl, read_lines, require
-from vgtools.io.written import manifest_beside
+from vgtools.io.written import check_hash, manifest_beside
 from vgtools.retrieval.build import NPROBE
 from vgtools.retrieval.index import flat_vectors, read_faiss, reason
 
@@ -241,15 +241,20 @@ def _check_written(file: str, ids: Sequence[str]) -> dict[str, Any]:
         The manifest, empty if vg did not write them.
 
     Raises:
-        DataError: the hash of either is another (65).
+        DataError: the hash of either is another, or they are of texts (65).
     """
     if is_url(file):
         return {}
     sha256 = sha256_file(file)
     made = manifest_beside(file, sha256)
-    if not made and (record := record_of(file)):  # the index's, next to which --emb wrote them
-        facts = record.body["files"].get(Path(file).name, {})
-        made = record.body if facts.get("sha256") == sha256 else {}
+    if not made and (record := record_of(file)):  # --emb wrote them next to it
+        made = record.body
+        stated = made["files"].get(Path(file).name, {}).get("sha256", sha256)
+        again = "create it again, or give your own embeddings another name"
+        check_hash(file, sha256, stated, str(record.file), again)
+        if made.get("kind") != "index":
+            why = f"holds embeddings of texts by {record.file}, expected those"
+            raise DataError(f"{why} that vg build-index --emb writes of images", file)
     files: Mapping[str, Any] = made.get("files", {})
     listed = next((name for name in files if name.endswith(".ids")), None)
     now = hashlib.sha256("".join(f"{name}\n" for name in ids).encode()).hexdigest()

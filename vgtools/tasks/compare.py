@@ -23,13 +23,12 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import read_json, sha256_file
 from vgtools.io.names import refuse_stream
 from vgtools.io.streams import read_jsonl
-from vgtools.io.written import check_hash
 from vgtools.models.runs import read_run
 from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
 from vgtools.tasks.examples import listed
 from vgtools.tasks.kinds.choice import joint_scores
-from vgtools.tasks.own import definition, shown_task, task_of
+from vgtools.tasks.own import check_unchanged, definition, shown_task, task_of
 from vgtools.tasks.predictions import Items, headline, make_row
 from vgtools.tasks.table import TABLE_2, TASKS, Task
 from vgtools.text.ngrams import Vocabulary, count
@@ -474,10 +473,8 @@ def data_of(run: TaskRun, split: str = "train") -> Path:
         why = f"the text of {task.name} that it names, {named!r}, is not there"
         file = run.path / "run.json"
         raise DataError(f"{why}; --text {task.name}=FILE names it", file, code=Exit.NO_INPUT)
-    read = {one["path"]: one.get("sha256") for one in run.info.get("inputs", ())}
-    if read.get(named):
-        way_out = f"--text {task.name}=FILE names the file that it read"
-        check_hash(named, sha256_file(named), read[named], f"{run.path}/run.json", way_out)
+    way_out = f"--text {task.name}=FILE names the file that it read"
+    check_unchanged(run.info, named, f"{run.path}/run.json", way_out)
     return Path(named)
 
 

@@ -6,6 +6,7 @@ can be scored and compared later.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import sha256_file
 from vgtools.io.forms import check_form
 from vgtools.io.names import bare, file_of, refuse_stream
+from vgtools.io.written import check_hash
 from vgtools.models.runs import read_run
 from vgtools.tasks.examples import ReadStats, label_name, listed, read_table
 from vgtools.tasks.kinds import tag
@@ -118,13 +121,26 @@ def files_of(run: str) -> dict[str, str]:
     """Return the files of a run by split, each once: the dev set may be a part of another's.
 
     Raises:
-        DataError: as `read_run`.
+        DataError: as `read_run`; or a file has changed since (65).
     """
     files = dict[str, str]()
-    for split, facts in read_run(run, "finetune").get("data", {}).items():
+    info = read_run(run, "finetune")
+    for split, facts in info.get("data", {}).items():
         if facts.get("file") not in files.values():
             files[split] = str(facts.get("file"))
+            check_unchanged(info, files[split], f"{run}/run.json", "name the files that it read")
     return files
+
+
+def check_unchanged(info: Mapping[str, Any], file: str, by: str, way_out: str) -> None:
+    """Refuse a file that has changed since a run read it.
+
+    Raises:
+        DataError: it has another hash than the run's inputs (65); both are printed.
+    """
+    read = {one["path"]: one.get("sha256") for one in info.get("inputs", ())}
+    if read.get(file) and os.path.isfile(file):
+        check_hash(file, sha256_file(file), read[file], by, way_out)
 
 
 def define(

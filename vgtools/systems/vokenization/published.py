@@ -25,11 +25,12 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features, read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit, file_errors
+from vgtools.io.files import sha256_file
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import refuse_stream
 from vgtools.io.output import Output
 from vgtools.io.streams import read_lines
-from vgtools.io.written import manifest_beside
+from vgtools.io.written import check_made, manifest_beside
 from vgtools.text.blocks import check_range, open_packed
 from vgtools.text.vokens import VokenWriter, check_banks, hash_of, hashes_of
 
@@ -125,6 +126,21 @@ def _ids_of(made: str, listed: str | Path, count: int | None = None) -> list[str
     return names
 
 
+def _check_tokens(vokens: str, tokens: str) -> None:
+    """Refuse tokens that vg did not write with these vokens.
+
+    Raises:
+        DataError: the manifest of the vokens has another hash of them (65, both hashes).
+    """
+    made = hashes_of(manifest_beside(vokens).get("files"))
+    made.pop(os.path.basename(vokens), None)
+    found = sha256_file(tokens)
+    for name, expected in made.items():
+        if name.endswith(".hdf5") and found != expected:
+            why = f"has sha256 {found}, {vokens} was written with {name} of {expected}"
+            raise DataError(f"{why}: other tokens", tokens)
+
+
 def _windows(path: str, total: int, done: int) -> Iterator[Array]:
     """Yield the edges of successive rows after `done` ones: (R + 1,) first tokens, and their end.
 
@@ -185,6 +201,10 @@ def read_vokens(
             image, or a voken of the other level; with the row.
     """
     offsets = offsets_beside(tokens)
+    for path in (tokens, *([vokens] if vokens else [])):
+        check_made(path)
+    if vokens:
+        _check_tokens(vokens, tokens)
     listed = ids or (vokens and _beside(vokens, ".ids"))
     inputs = Inputs([path for path in (tokens, offsets, vokens, listed) if path])
     source = Dataset(tokens, "tokens", 1)
