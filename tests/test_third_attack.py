@@ -296,6 +296,33 @@ def test_a_matcher_that_is_gone_is_a_change(
     assert "m is missing" in capfd.readouterr().out
 
 
+def test_copies_of_a_model_are_not_other_seeds(tmp_path: Path, run: Run) -> None:
+    for number in (0, 1):
+        save_run_of(tmp_path / "row" / f"seed-{number}", save_encoder(tmp_path / "e"))
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text("red dog 1\ncat bus 3\nthe moon 4\na dog 2\n")
+    runs = [tmp_path / "row" / f"seed-{number}" for number in (0, 1)]
+    code, said = run("measure", *runs, "--on", pairs, "--samples", 100, "--device", "cpu")
+    assert (code, "copies of one model are not other seeds" in said) == (65, True), said
+
+
+def test_an_index_without_its_manifest_is_compared_with_the_vokens(
+    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("vg.faiss", "vg.ids", "vg.json"):
+        shutil.copy(tiny / name, tmp_path)
+    text = tmp_path / "t.txt"
+    text.write_text("the red dog\n")
+    index = ["--index", str(tmp_path / "vg.faiss"), "--matcher", str(tiny / "run"), "-q"]
+    rows = str(tmp_path / "v.jsonl")
+    assert cli.run(["vokenize", str(text), *index, "--device", "cpu", "-o", rows]) == 0
+    (tmp_path / "vg.json").unlink()
+    (tmp_path / "vg.faiss").write_bytes(b"another")
+    capfd.readouterr()
+    cli.run(["lineage", rows])
+    assert "vg.faiss has changed" in capfd.readouterr().out
+
+
 # --------------------------------------------------------------------------------- hostile inputs
 
 

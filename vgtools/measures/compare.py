@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,25 @@ Record = dict[str, Any]
 
 _INTERVAL = 2 * 1.96  # standard errors in a 95 % interval
 _FOUND = 1.96 + 0.84  # standard errors of a difference that is found in four of five tries
+
+
+def _check_seeds(measured: Sequence[Measured], rows: Mapping[str, Sequence[int]]) -> None:
+    """Refuse runs of a row that give one another's answers: they would count as other seeds.
+
+    Raises:
+        DataError: they agree in every item of every evaluation (65).
+    """
+    for name, places in rows.items():
+        for a, b in combinations(range(len(places)), 2):
+            pairs = [
+                (each.predictions[places[a]], each.predictions[places[b]]) for each in measured
+            ]
+            answered = [(x, y) for x, y in pairs if x is not None and y is not None]
+            # Two models may choose the same classes, but never give equal fractions.
+            exact = any((np.nan_to_num(x) % 1 != 0).any() for x, _ in answered)
+            if exact and all(np.array_equal(x, y, equal_nan=True) for x, y in answered):
+                why = f"its runs {a} and {b} give one another's answers to every item"
+                raise DataError(f"{why}: copies of one model are not other seeds", name)
 
 
 def compare(
@@ -52,8 +72,10 @@ def compare(
         the evaluation's own; `majority` is the share of the most frequent class.
 
     Raises:
-        DataError: fewer than three items of an evaluation are known to all (65).
+        DataError: fewer than three items of an evaluation are known to all, or runs of a row are
+            copies of one model (65).
     """
+    _check_seeds(measured, rows)
     records = list[Record]()
     for each in (*measured, *_beyond(measured)):
         items = each.items

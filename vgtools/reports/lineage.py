@@ -149,7 +149,7 @@ class Lineage:
         elif is_model and not os.path.exists(path):  # it is in a hub or a package
             return
         elif path not in self.nodes:
-            sha256 = hashes.get(path)
+            sha256 = hashes.get(path) or _noted(node.record.body, path.name)
             self.nodes[path] = Node(_changes(path, sha256), sha256=sha256)
         if path not in node.read:
             node.read.append(path)
@@ -221,6 +221,17 @@ def shown(path: Path) -> str:
 
 def _place(folder: str, name: str) -> Path:
     return Path(os.path.abspath(os.path.join(folder, file_of(name))))
+
+
+def _noted(body: Any, name: str) -> str | None:
+    """Return the hash of a file in the settings of a record, {name: {"sha256"}}, if it is there."""
+    if not isinstance(body, dict):
+        return None
+    facts = body.get(name)
+    if isinstance(facts, dict) and isinstance(facts.get("sha256"), str):
+        return str(facts["sha256"])
+    inner = (_noted(value, name) for key, value in body.items() if key != "files")
+    return next(filter(None, inner), None)
 
 
 def _runs(record: Record) -> set[Path]:
