@@ -132,6 +132,21 @@ def test_files_with_the_names_of_shards_stay(
     assert restart or files_of(folder) == before
 
 
+def test_a_run_may_have_the_name_of_its_command(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_encoder(Path("e"))
+    save_sst2(Path("sst"))
+    words = ["finetune", "sst-2", "sst", "-e", "e", "--epochs", 1, "-q", "--device", "cpu"]
+    assert run(*words, "-o", "sst-2")[0] == 0
+    for output in (["-o", "sst-2"], ["--output=sst-2"], ["-o", "sst-2/"]):
+        assert run(*words, *output, "--restart")[0] == 0, output
+    words[4] = "sst-2/seed-9595/model"
+    assert run(*words, "-o", "sst-2", "--restart")[0] == 2
+    assert Path("sst-2", "run.json").is_file()
+
+
 # ------------------------------------------------------------------- files of vg that were changed
 
 

@@ -337,12 +337,23 @@ def check_streams(inputs: Sequence[str | None], output: str) -> None:
     refuse_if(several, "-", "several processes cannot read one pipe; write a file first")
 
 
-def _named(output: str) -> list[str]:
-    """Return the words of the command line that may name its inputs."""
-    words = [word.partition("=")[2] or word for word in command_line()[1:]]
-    # Only once: vg pretrain lm … -t run -o run --restart reads the run that it would remove.
-    if output in words:
-        words.remove(output)
+def _named() -> list[str]:
+    """Return the words of the command line that may name its inputs.
+
+    A word without a flag before it counts only with a folder in its name: `lm` of `vg pretrain lm …
+    -o lm` is a command.
+    """
+    words = list[str]()
+    before = ""
+    for word in command_line()[1:]:
+        flag, equals, value = word.partition("=")
+        if word.startswith("-") and equals:
+            before, word = flag, value
+        if before.startswith("-"):
+            words += [] if before in ("-o", "--output") else [word]
+        elif os.sep in word.rstrip(os.sep):
+            words.append(word)
+        before = "" if equals else word
     return words
 
 
@@ -361,7 +372,7 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
     """
     refuse_if(not output, "--output", "is empty; give a folder")
     place = Path(os.path.realpath(output))
-    for source in (name for name in (*sources, *_named(output)) if restart and name):
+    for source in (name for name in (*sources, *_named()) if restart and name):
         found = Path(os.path.realpath(source))
         inside = os.path.exists(source) and place in (found, *found.parents)
         why = f"would remove {source}, which this command reads; choose another -o"
