@@ -108,3 +108,23 @@ def _is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_stop_of_the_whole_group_is_the_parent_s() -> None:
+    code = (
+        "import itertools, signal; from vgtools.io.helpers import spread\n"
+        "from tests.io.test_helpers import place\n"
+        "stopped = []\n"
+        "signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))\n"
+        "for n, pid in spread(itertools.count(), place, 2):\n"
+        "    n > 4 and print(pid, flush=True)\n"
+        "    if stopped and n % 50 == 0: raise SystemExit(75)\n"
+    )
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        for _ in range(20):
+            parent.stdout.readline()
+        os.killpg(parent.pid, signal.SIGTERM)
+        parent.stdout.read()
+    assert parent.returncode == 75

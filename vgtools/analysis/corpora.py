@@ -289,6 +289,9 @@ def _packed(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
             limit = max(0, limit - len(part.ends))
         for start in range(0, len(array), 1 << 20):
             block = np.asarray(array[start : start + (1 << 20)], np.int64)
+            if block[:, 0].min() < 0:
+                at = start + int(block[:, 0].argmin())
+                raise DataError(f"has the token id {array[at, 0]} at token {at}", path)
             yield block[:, 0], block[:, 1]
 
 

@@ -425,7 +425,7 @@ def _is_ours(folder: str, name: str) -> bool:
     path = Path(folder, name)
     if data is None:
         with file_errors(path, reading=True), open(path, "rb") as stream:
-            return stream.read(9) in (b'{"shard":', b"")
+            return stream.read(9) == b'{"shard":'
     if folder.rstrip("/").endswith(".npy"):
         return name.partition(".")[2] in _BESIDE
     return _short_hash([sha256_file(path)]) == data[2]

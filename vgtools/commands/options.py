@@ -357,6 +357,14 @@ def _named() -> list[str]:
     return words
 
 
+def _goes(run: Path, file: Path) -> bool:
+    """Return whether a restart removes a file of the run, or files in a folder of it."""
+    from vgtools.models.sealed import RUN_FILE
+
+    name = file.relative_to(run).as_posix()
+    return name == "." or any(map(RUN_FILE.fullmatch, (name, f"{name}/config.json")))
+
+
 def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path:
     """Return the run folder, made if needed, before any work is done; empty, it does not stay.
 
@@ -376,7 +384,7 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
         found = Path(os.path.realpath(source))
         inside = os.path.exists(source) and place in (found, *found.parents)
         why = f"would remove {source}, which this command reads; choose another -o"
-        refuse_if(inside, "--restart", why)
+        refuse_if(inside and (source in sources or _goes(place, found)), "--restart", why)
     path = Path(output)
     if path.is_symlink() or path.name in ("", ".."):
         # Files go next to the folder: it needs its real name.

@@ -385,7 +385,7 @@ def visual_genome_boxes(
             if number in kept or not 1 <= min(size) <= max(size) < 1e9:
                 why = f"{location}: duplicate image_id {number}, or invalid size {size}"
                 raise DataError(why, images)
-            name = f"vg/{number}" if coco is None else known.get(item.get("coco_id"))
+            name = f"vg/{number}" if coco is None else known.get(_coco_id(item))
             if name is not None:
                 kept[number] = {"image": name, "width": size[0], "height": size[1]}
     for region, number, location in _regions(regions, kept, tally):
@@ -405,6 +405,12 @@ def _boxed(item: Any, image: Row, path: str | Path, location: str, tally: Tally)
         return
     size = {"width": image["width"], "height": image["height"]}
     yield {"image": image["image"], "text": text, **size, "boxes": [box]}
+
+
+def _coco_id(item: Mapping[str, Any]) -> int:
+    """Return the number of a Visual Genome image in MS COCO; -1 for one that is not in it."""
+    number = item.get("coco_id")
+    return number if isinstance(number, int) else -1
 
 
 def _coco_names(path: str | Path) -> dict[int, str]:

@@ -153,7 +153,9 @@ class _Helper:
 
 def serve() -> None:
     """Answer the parent of a helper process until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal's processes
+    # Ctrl-C, and a batch system that stops a job, reach all its processes; the parent answers.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     items = sys.stdin.buffer
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a package may print

@@ -130,9 +130,10 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     check_form(body, MANIFEST, path, f"create {stream} again, or remove the manifest")
     files = body.get("files")
     name = Path(real_folder(stream)).name
-    facts = files.get(name) if isinstance(files, dict) else None
-    if not isinstance(facts, dict):
+    if not isinstance(files, dict) or name not in files:
         return {}
+    facts = files[name]
+    check_form(facts, {"bytes?": SIZE, "sha256?": str}, path, f"create {stream} again")
     again = f"create it again, or remove {path}"
     if os.path.isfile(stream):
         cause = "it is cut off, or was written without -o"

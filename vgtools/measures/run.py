@@ -16,7 +16,7 @@ from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.names import refuse_stream
 from vgtools.io.streams import parse_json, read_lines
 from vgtools.measures import minimal_pairs, photos, prompts
-from vgtools.measures.evaluation import Measure, Measured
+from vgtools.measures.evaluation import Measure, Measured, rows_of
 from vgtools.measures.masked_words import read_masked_words
 from vgtools.measures.norms import read_norms
 from vgtools.measures.pairs import read_pairs
@@ -126,6 +126,10 @@ def measure(
             answer = evaluation.ask(subject)
             found.append(None if answer is None else _spooled(answer))
         advance(1)
+    for name, places in rows_of(refs).items():
+        if len({prints[place] for place in places}) < len(places):
+            why = "its runs hold one model more than once: copies are not other seeds"
+            raise DataError(why, name)
     measured = [_predicted(*pair, grounded) for pair in zip(evaluations, answers, strict=True)]
     return measured, prints
 

@@ -72,8 +72,8 @@ def extract_image_feats(
     Images keep the order of the source (a directory: by path, numbers in it by value). Pixels have
     one meaning: EXIF orientation applied, 16 bits scaled, transparency on white, first frame of an
     animation. The backbone's own preprocessing is used and recorded. Images that cannot be read
-    stop the command, or go to X.errors.jsonl with --on-error skip; files that are not images are
-    counted. An image is known by name, size and time.
+    stop the command, or go to X.errors.jsonl with --on-error skip; other files are counted. An
+    image is known by name, size and time.
 
     A CLIP, MetaCLIP, SigLIP, AltCLIP or ChineseCLIP as backbone writes its own embeddings of the
     images, as transformers computes them; with --pooling none it writes an embedding for each
@@ -82,7 +82,7 @@ def extract_image_feats(
     --pooling none keeps the last feature map, (N, P, D), which vg train-matcher visual-awareness
     reads; with --picture of the whole picture, without it of the backbone's centre crop.
 
-    Several sources are one, in their order. -o X.npy/ is a folder of shards: see --help shards.
+    Several sources are one. -o X.npy/ is a folder of shards: see --help shards.
     With --regions or --detector there is one row for each box: see --help regions.
 
     --captions reads KEY.txt, or "caption" of KEY.json or of the Parquet file next to a tar or with
