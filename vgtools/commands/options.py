@@ -358,7 +358,7 @@ def _named() -> list[str]:
 
 
 def _goes(run: Path, file: Path) -> bool:
-    """Return whether a restart removes a file of the run, or files in a folder of it."""
+    """Return whether a restart removes this part of the run, or something in it."""
     from vgtools.models.sealed import RUN_FILE
 
     name = file.relative_to(run).as_posix()
