@@ -122,6 +122,8 @@ def test_flags_come_from_a_file_and_the_command_line_wins(name: str) -> None:
         ("s.json", "\udcff", 65, ["s.json: cannot be read"]),
         ("s.ini", "k = 1\n", 2, ["s.ini: expected a file of settings (.toml, "]),
         ("s.toml", "", 66, ["s.toml: cannot be read", "No such file"]),
+        ("s.json", '{"k": 1, "k": 2}', 65, ["s.json: cannot be read: duplicate name 'k'"]),
+        ("s.yaml", "k: 1\nk: 2\n", 65, ["s.yaml: cannot be read: duplicate name 'k'"]),
         ("folder/", "", 2, ["folder/: expected a file of settings"]),
         ("s", "", 66, ["does not exist"]),
     ],

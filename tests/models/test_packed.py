@@ -54,7 +54,7 @@ def hidden_of(
 def test_hidden_states_are_those_of_padded_batches_by_the_models_own_forward(
     tmp_path: Path, kind: str, layers: int, onednn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "is_faster", lambda than: onednn)
+    monkeypatch.setattr(products, "is_faster", lambda *given, **named: onednn)
     encoder = load(tmp_path, kind)
     packed = PackedEncoder(encoder, layers, pack=100)
     assert packed.packed is (kind != "distilbert")

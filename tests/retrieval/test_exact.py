@@ -74,7 +74,7 @@ def test_products_by_onednn_change_nothing(
     monkeypatch.setattr(exact, "_QUERIES", 100)
     found = []
     for faster in (False, True):
-        monkeypatch.setattr(products, "is_faster", lambda than, faster=faster: faster)
+        monkeypatch.setattr(products, "is_faster", lambda faster=faster: faster)
         used = list[int]()
         monkeypatch.setattr(products, "onednn", lambda a, b, u=used: u.append(1) or onednn(a, b))
         found.append(exact_search(queries, bank, k, threads=threads))

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -166,15 +166,28 @@ def _parse(file: str, text: str) -> Any:
 
         return tomllib.loads(text)
     if file.endswith(".json"):
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once)
     import yaml
 
     try:
+        node = yaml.compose(text, yaml.SafeLoader)
+        if isinstance(node, yaml.MappingNode):  # the loader would keep the last of two
+            _once((key.value, None) for key, _ in node.value if isinstance(key.value, str))
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         why = getattr(error, "problem", None) or "not valid YAML"
         raise DataError(why, file, None if mark is None else mark.line + 1) from None
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the names and values of an object, of which no name may be there twice."""
+    found = dict[str, Any]()
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"duplicate name {name!r:.80}")
+        found[name] = value
+    return found
 
 
 def _line_of(key: str, text: str) -> int:

@@ -375,11 +375,14 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
             the command line names, either.
 
     Raises:
-        typer.BadParameter: the name is empty, or a restart would remove the source.
+        typer.BadParameter: the name is empty or a source's, or a restart would remove a source.
         DataError: it is a file, or cannot be created.
     """
     refuse_if(not output, "--output", "is empty; give a folder")
     place = Path(os.path.realpath(output))
+    for source in sources:
+        same = source is not None and os.path.exists(source) and Path(source).resolve() == place
+        refuse_if(same, "--output", f"is {source}, which this command reads; choose another")
     for source in (name for name in (*sources, *_named()) if restart and name):
         found = Path(os.path.realpath(source))
         inside = os.path.exists(source) and place in (found, *found.parents)

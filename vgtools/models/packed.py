@@ -21,7 +21,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, make_room
 from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder
-from vgtools.models.products import affine
+from vgtools.models.products import affine, linear_gelu, plus_linear
 
 # Matrix products get a multiple of this many rows. BLAS libraries use other kernels, with other
 # roundings, for a few rows (MKL: below 8); with whole tiles a token's numbers do not depend on how
@@ -84,6 +84,7 @@ class PackedEncoder:
         )
         if self.packed:
             self._layers = [_fuse(layer) for layer in encoder.model.encoder.layer]
+            self._gelu = config.hidden_act == "gelu"
             self._heads = int(config.num_attention_heads)
             # RoBERTa counts positions from after the padding id.
             is_bert = config.model_type == "bert"
@@ -190,8 +191,9 @@ class PackedEncoder:
                 mixed = F.scaled_dot_product_attention(q, k, v)
                 context[part].view(count, length, self._heads, -1).copy_(mixed.transpose(1, 2))
                 at = part.stop
-            x = layer.attention_norm(layer.attention_out(context) + x)
-            x = layer.norm(layer.down(layer.activation(layer.up(x))) + x)
+            x = layer.attention_norm(plus_linear(layer.attention_out, context, x))
+            up = linear_gelu(layer.up, x) if self._gelu else layer.activation(layer.up(x))
+            x = layer.norm(plus_linear(layer.down, up, x))
             if number >= len(self._layers) - self.layers:
                 kept.append(x)
         return kept

@@ -106,12 +106,12 @@ def _product(queries: Array, block: Array, out: Array) -> Array:
     if "torch" in sys.modules:  # importing it takes longer than most searches
         import torch
 
-        from vgtools.models.products import is_faster, onednn
+        from vgtools.models.products import keeps_float32, product
 
-        if is_faster("numpy"):
+        if keeps_float32():
             # Memory maps are read-only, of which torch warns.
             a, b = (torch.from_numpy(np.require(x, requirements="W")) for x in (queries, block))
-            return onednn(a, b.T).numpy()
+            return product(a, b.T, torch.from_numpy(out)).numpy()
     return np.matmul(queries, block.T, out=out)
 
 
