@@ -83,6 +83,20 @@ def test_products_by_onednn_change_nothing(
     assert (found[0].scores == found[1].scores).all()
 
 
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_a_program_that_asks_torch_for_less_precision_changes_nothing(precision: str) -> None:
+    queries, bank = hard_bank(2000, 32)
+    wanted = exact_search(queries, bank, 3)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        found = exact_search(queries, bank, 3)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert (found.rows == wanted.rows).all()
+    assert (found.scores == wanted.scores).all()
+
+
 @pytest.mark.parametrize(
     "kernel", ["Prescott", "Nehalem"]
 )  # of x86; OpenBLAS for others ignores it
