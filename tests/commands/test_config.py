@@ -157,7 +157,7 @@ def test_a_record_of_another_command_or_version_is_said_to_be_that(
 ) -> None:
     body: dict[str, Any] = {"format": 1, "vg": "0.0.1", "files": {"o": {}}}
     for argv, code, said in (
-        (["vg", "learn", "a", "--k", "3"], 0, "m.json is of vg 0.0.1, this is vg "),
+        (["vg", "learn", "a", "--k", "3"], 0, "vg learn: m.json is of vg 0.0.1, this is vg "),
         (["vg", "forget", "a"], 2, "was made by vg forget, not by vg learn"),
         (
             ["vg", "learn", "a", "--old-flag"],

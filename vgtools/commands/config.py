@@ -108,7 +108,7 @@ def _repeated(context: typer.Context, file: str, record: Record) -> dict[str, An
         raise DataError(why, file, code=Exit.USAGE)
     if record.version != __version__:
         why = f"{file} is of vg {record.version}, this is vg {__version__}: results may differ"
-        print(f"vg: {plain(why)}", file=sys.stderr)
+        print(f"{context.command_path}: {plain(why)}", file=sys.stderr)
     values = line.moved(record.folder(line.written))
     return {k: v for k, v in values.items() if several(v) and k not in _NOT_REPEATED}
 
