@@ -50,8 +50,11 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     if not files:
         return Outcome(trial)
     path = files[int(index) % len(files)]
+    argvs = [case.words]
+    if case.reader and state == "done":
+        argvs.append(case.reader.split())
+        expected = _read(space, case)
     what = tamper(path, way, random.Random(detail))
-    argvs = [case.words] + ([case.reader.split()] if case.reader and state == "done" else [])
     for argv in argvs:
         done = space.run(case, argv=argv, limit=True)
         verdict, said = fault_of(done)
@@ -69,6 +72,18 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         return Outcome(trial, "stuck", f"{said}; --restart: exit {done.code}: {done.err[-200:]}")
     changes = difference(space.tree(data_only=True), expected)
     return Outcome(trial, "different" if changes else "", f"{said}; --restart: {changes}")
+
+
+def _read(space: Workspace, case: Case) -> Tree:
+    """Return the tree with what the reader writes from a good output, and remove that again."""
+    before = {path for path in space.folder.rglob("*") if not path.is_dir()}
+    done = space.run(case, argv=case.reader.split(), limit=True)
+    assert done.code == 0, done.err
+    expected = space.tree(True)
+    for path in [path for path in space.folder.rglob("*") if not path.is_dir()]:
+        if path not in before:
+            path.unlink()
+    return expected
 
 
 def _rest(space: Workspace, tree: Tree, path: Path, copied: str | None) -> Tree:
