@@ -401,6 +401,22 @@ def test_bad_metadata_of_vcr(tmp_path: Path, change: dict[str, Any] | None, said
     assert len(tally.errors) == 1
 
 
+@pytest.mark.parametrize("key", ["img_fn", "metadata_fn"])
+@pytest.mark.parametrize("name", ["/dev/zero", "../a@0.json", "", "a\nb.json"])
+def test_names_of_vcr_lead_to_no_other_folder(tmp_path: Path, key: str, name: str) -> None:
+    (tmp_path / "lsmdc_1").mkdir()
+    (tmp_path / "lsmdc_1" / "a@0.json").write_text(json.dumps(SEEN))
+    with pytest.raises(DataError, match=f'"{key}" is .*, expected a file in '):
+        scenes(tmp_path, SCENE | {key: name})
+
+
+def test_a_device_is_not_the_metadata_of_vcr(tmp_path: Path) -> None:
+    (tmp_path / "lsmdc_1").mkdir()
+    (tmp_path / "lsmdc_1" / "a@0.json").symlink_to("/dev/zero")
+    with pytest.raises(DataError, match="is not a regular file"):
+        scenes(tmp_path, SCENE)
+
+
 # ------------------------------------------------------------------------------------------- masks
 
 
@@ -462,6 +478,14 @@ def test_masks_come_by_class_of_each_picture(tmp_path: Path) -> None:
         (
             {"images": [{"id": n, "file_name": "x", "width": 9, "height": 99999} for n in (5, 7)]},
             "image 5 is 9×99999, at most 32768 px",
+        ),
+        (
+            {
+                "images": [
+                    {"id": n, "file_name": "x", "width": 30000, "height": 30000} for n in (5, 7)
+                ]
+            },
+            "image 5 is 30000×30000, at most 32768 px per side and 178,956,970 in all",
         ),
         ({"annotations": [{"image_id": 7}]}, r'annotations\[0\]: "category_id" is missing'),
     ],

@@ -515,3 +515,16 @@ def test_images_of_a_plain_tar_are_read_at_their_places(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read") as caught:
         [*sources.placed_members(str(path))]
     assert caught.value.code == Exit.NO_INPUT
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_that_declares_more_than_a_header_has_is_not_read(
+    tmp_path: Path, kind: bytes
+) -> None:
+    """tarfile would read it whole, which a few kilobytes can make gigabytes."""
+    info = tarfile.TarInfo("x")
+    info.type = kind
+    info.size = 3 << 30
+    (tmp_path / "x.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(10_240))
+    with pytest.raises(DataError, match="a header declares 3,221,225,472 bytes"):
+        list(open_source(str(tmp_path / "x.tar")).items)

@@ -27,6 +27,19 @@ def test_a_lock_holds_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Lock(tmp_path / "x").release()
 
 
+def test_a_full_disk_that_takes_a_part_of_a_lock_leaves_one_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.pwrite
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:1], at))
+        left = Lock(tmp_path / "x")
+        left.leave()  # as by a kill
+    assert (tmp_path / "x.lock").read_bytes() == b""
+    Lock(tmp_path / "x").release()
+    assert not (tmp_path / "x.lock").exists()
+
+
 def test_a_stop_while_a_lock_is_released_removes_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

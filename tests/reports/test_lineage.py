@@ -288,6 +288,18 @@ def test_what_cannot_be_made_again_has_no_makefile(
         assert len(capfd.readouterr().out.splitlines()) == (4 if name == "odd" else 2)
 
 
+@pytest.mark.parametrize("text", ["a;id>b", "a|b", "a*", "a?", "a[b", "./-a", "~a", "a\\"])
+def test_a_name_that_make_takes_for_more_has_no_makefile(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What follows a ; in a rule is a command for the shell."""
+    monkeypatch.chdir(tmp_path)
+    Path(text).write_text("A dog.\n")
+    record("made.json", ["vg", "prepare", "sentences", text, "-o", "made.txt"], "made.txt")
+    assert cli.run(["lineage", "made.txt", "--makefile"]) == Exit.DATA
+    assert "which a name in a Makefile cannot have" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("index", ["builtin:emoji", "user/emoji@v1"])
 def test_what_a_package_or_hub_holds_is_not_missing(
     index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

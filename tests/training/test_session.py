@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.inputs import Inputs
 from vgtools.io.process import Lock
@@ -258,6 +260,27 @@ def test_a_run_whose_checkpoint_is_lost_starts_over_if_a_lock_says_that_it_is_on
     assert (again.state.step, again.records) == (0, [])
 
 
+def test_a_lock_that_a_kill_left_does_not_make_another_folder_a_run(tmp_path: Path) -> None:
+    """The sign of an unfinished run is in the folder, where nobody puts another in its place."""
+    folder = tmp_path / "run"
+    (folder / "encoder").mkdir(parents=True)
+    (folder / "encoder" / "model.safetensors").write_text("mine")
+    left = Lock(folder)
+    left.note("run")
+    left.leave()
+    with (
+        pytest.raises(DataError, match="neither empty nor a run of vg"),
+        session(folder, quiet=True) as own,
+    ):
+        own.open("toy", {"a": 1}, True)
+    assert (folder / "encoder" / "model.safetensors").read_text() == "mine"
+    (folder / ".run.json.vg.tmp").touch()  # which a killed run has had from its start
+    with session(folder, quiet=True) as own:
+        assert not own.open("toy", {"a": 1}, True).complete
+        assert (folder / ".run.json.vg.tmp").exists()
+    assert not (folder / ".run.json.vg.tmp").exists()
+
+
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize(
     ("name", "data"),
@@ -341,12 +364,46 @@ def test_a_damaged_file_of_a_finished_run_is_refused_and_a_restart_starts_over(
     with pytest.raises(DataError, match=f"{name}: is missing; .* --restart") as error:
         TrainingRun(folder, "toy", {"a": 1})
     assert error.value.code == Exit.NO_INPUT
-    (folder / "encoder").mkdir()
-    (folder / "encoder" / "model.safetensors").write_text("old")
     run = TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",))
     assert not run.complete
     run.discard_former()
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["encoder/model.safetensors", "config.json", "seed-1/head.safetensors"]
+)
+def test_a_restart_refuses_a_file_that_the_finished_run_does_not_name(
+    tmp_path: Path, name: str
+) -> None:
+    """Somebody put it there under one of vg's names: it is theirs, and stays."""
+    folder = finished(tmp_path / "run")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("mine")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(DataError, match=f"{name}: exists, and vg does not know it") as error:
+        TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",))
+    assert error.value.code == Exit.CANNOT_CREATE
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    (folder / name).rename(tmp_path / "mine")
+    TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",)).discard_former()
+
+
+@pytest.mark.parametrize("name", ["encoder", "part-1"])
+def test_a_folder_of_a_run_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
+    folder = finished(tmp_path / "run")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "model.safetensors").write_text("mine")
+    shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / name).symlink_to(mine)
+    with pytest.raises(DataError, match=f"{name}: is a link") as error:
+        TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",))
+    assert error.value.code == Exit.CANNOT_CREATE
+    assert (folder / "run.json").exists()
+    with pytest.raises(DataError, match=f"{name}: is a link"):
+        own.remove_tree(folder / name)
+    assert [path.read_text() for path in mine.iterdir()] == ["mine"]
 
 
 def test_an_unreadable_run_json_names_the_way_out_which_works(tmp_path: Path) -> None:

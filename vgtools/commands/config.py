@@ -17,7 +17,7 @@ import typer
 
 from vgtools import __version__
 from vgtools.commands.lines import CommandLine, is_list, several, take_apart
-from vgtools.io.errors import DataError, Exit, about, plain
+from vgtools.io.errors import DataError, Exit, about, plain, storable
 from vgtools.io.process import note_command_line
 from vgtools.io.records import Record, record_of
 from vgtools.io.streams import open_read
@@ -150,7 +150,6 @@ def _read(file: str) -> tuple[str, dict[str, Any]]:
     try:
         text = data.decode()
         body = _parse(file, text)
-        json.dumps(body, default=str)  # lists of YAML may hold themselves
     except RecursionError:
         raise DataError("is nested too deeply; expected names of flags", file) from None
     except ValueError as error:
@@ -170,6 +169,11 @@ def _parse(file: str, text: str) -> Any:
     import yaml
 
     try:
+        for event in yaml.parse(text, yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):  # a few lines of them hold a billion values
+                raise DataError(
+                    "has an alias (*); write its value", file, event.start_mark.line + 1
+                )
         node = yaml.compose(text, yaml.SafeLoader)
         if isinstance(node, yaml.MappingNode):  # the loader would keep the last of two
             _once((key.value, None) for key, _ in node.value if isinstance(key.value, str))
@@ -178,6 +182,8 @@ def _parse(file: str, text: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         why = getattr(error, "problem", None) or "not valid YAML"
         raise DataError(why, file, None if mark is None else mark.line + 1) from None
+    except (AttributeError, LookupError, TypeError) as error:  # a date's, for example
+        raise ValueError(f"not valid YAML: {error}") from None
 
 
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -217,6 +223,8 @@ def _words(one: Any, value: Any) -> tuple[str, Any]:
     for each in values:
         if isinstance(each, bool) or not isinstance(each, str | int | float):
             return f"expected text or a number, got {_json(each)}", None
+        if "\0" in str(each) or storable(str(each)) != str(each):
+            return f"has a character that no name or text can have: {_json(each)}", None
     words = [str(each) for each in values]
     return "", words if is_list(one) else words[0]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgtools.datasets.rows import Row
 from vgtools.io.errors import DataError, Exit, Tally
 from vgtools.io.files import read_json
 from vgtools.io.json_items import json_items
+from vgtools.io.names import id_fault
 from vgtools.io.streams import read_jsonl
 
 if TYPE_CHECKING:
@@ -224,6 +225,7 @@ def coco_masks(path: str | Path) -> Iterator[ClassMask]:
         DataError: an item of another form, a duplicate id, or an annotation of a picture or a
             category that the file does not have; with its place.
     """
+    from vgtools.images.decoding import MAX_PIXELS
     from vgtools.images.masks import Outline, parse_outline
 
     file = _Coco(path)
@@ -246,9 +248,9 @@ def coco_masks(path: str | Path) -> Iterator[ClassMask]:
         raise DataError(f'annotations of image {unknown}, which "images" does not have', path)
     for number, image_row in file.images.items():
         size = (image_row["width"], image_row["height"])
-        if number in found and max(size) > _LONGEST:
-            why = f"image {number} is {size[0]}×{size[1]}, at most {_LONGEST} px per side are read"
-            raise DataError(why, path)
+        if number in found and (max(size) > _LONGEST or size[0] * size[1] > MAX_PIXELS):
+            most = f"at most {_LONGEST} px per side and {MAX_PIXELS:,} in all are read"
+            raise DataError(f"image {number} is {size[0]}×{size[1]}, {most}", path)
         for category, outlines in sorted(found.pop(number, {}).items()):
             if category not in file.names:
                 why = f'image {number} has a category_id that "categories" does not have'
@@ -277,14 +279,23 @@ def vcr(annotations: Iterable[str | Path], folder: str | Path, tally: Tally) -> 
                 continue
             seen.add(row["img_fn"])
             with tally.of_item():
-                yield _vcr_boxes(row, Path(folder, row["metadata_fn"]), path, line)
+                yield _vcr_boxes(row, Path(folder), path, line)
 
 
-def _vcr_boxes(row: Row, file: Path, path: str | Path, line: int) -> Row:
-    """Return the boxes of a VCR row's picture from its metadata in `file`."""
+def _vcr_boxes(row: Row, folder: Path, path: str | Path, line: int) -> Row:
+    """Return the boxes of a VCR row's picture from its metadata in the folder of pictures."""
+    for key in ("img_fn", "metadata_fn"):
+        name = row[key]
+        place = PurePosixPath(name)
+        outside = place.is_absolute() or ".." in place.parts
+        if not place.name or outside or id_fault(name):
+            raise DataError(f'"{key}" is {name!r:.80}, expected a file in {folder}', path, line)
+    file = folder / row["metadata_fn"]
     if not file.exists():
         why = f"the metadata of its picture, {file}, does not exist"
         raise DataError(why, path, line, Exit.NO_INPUT)
+    if not file.is_file():  # a pipe or device has no end
+        raise DataError(f"the metadata of its picture, {file}, is not a regular file", path, line)
     facts = read_json(file, "the metadata of a picture")
     sides = {side: _get(facts, side, int, file, "the picture") for side in ("width", "height")}
     boxes, names = (_get(facts, key, list, file, "the picture") for key in ("boxes", "names"))

@@ -397,6 +397,10 @@ def _listed(path: str) -> list[tuple[str, str]]:
     return entries
 
 
+_LONG_HEADERS = (*tarfile.GNU_TYPES[:2], tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_LONGEST_HEADER = 1 << 20  # bytes
+
+
 class _Member(tarfile.TarInfo):
     """A tar header; records that the end mark was met, and a map of holes that cannot be read.
 
@@ -404,6 +408,12 @@ class _Member(tarfile.TarInfo):
     """
 
     torn: str | None = None
+
+    def _proc_member(self, tarfile_: tarfile.TarFile) -> Any:
+        # tarfile reads these headers whole, whose declared size a small compressed tar can have.
+        if self.type in _LONG_HEADERS and self.size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header declares {self.size:,} bytes")
+        return super()._proc_member(tarfile_)  # type: ignore[misc]
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Member:

@@ -460,6 +460,8 @@ def check_manifest(manifest: Path, finals: Sequence[Path]) -> None:
         raise DataError(why, manifest, code=Exit.CANNOT_CREATE)
 
     other = f"choose a different name before the suffix of {finals[0].name}"
+    if own.is_claimed(manifest):  # a file of a run, whose name nobody chose
+        other = "--restart starts over"
     if manifest in finals:
         refuse("is where the manifest goes; choose another suffix, for example .jsonl")
     if not os.path.lexists(manifest) or (manifest.is_file() and not manifest.stat().st_size):
@@ -467,8 +469,8 @@ def check_manifest(manifest: Path, finals: Sequence[Path]) -> None:
     if not manifest.is_file() or manifest.is_symlink() or not is_manifest(manifest):
         refuse(f"is where the manifest goes, and vg did not write or cannot read it; {other}")
     names = list(files_of(manifest))
-    own = {final.name for final in finals}
-    if finals[0].name in names and names[0] in own:  # not the ids of an artifact, say, alone
+    ours = {final.name for final in finals}
+    if finals[0].name in names and names[0] in ours:  # not the ids of an artifact, say, alone
         return
     for name in names:
         if name != manifest.name and (manifest.parent / name).exists():

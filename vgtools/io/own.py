@@ -230,10 +230,12 @@ def reopen(path: Path, create: bool = False) -> int:
 def rewrite(fd: int, data: bytes) -> None:
     """Replace the contents of an open file of vg's; a kill leaves old or new bytes, never none.
 
-    After a kill in between, the end of longer old contents follows the new ones.
+    After a kill in between, the end of longer old contents follows the new ones. A full disk that
+    takes a part of the first contents keeps none: an empty file needs no proof.
     """
-    os.pwrite(fd, data, 0)
-    os.truncate(fd, len(data))
+    before = os.fstat(fd).st_size
+    written = os.pwrite(fd, data, 0)
+    os.truncate(fd, 0 if written < len(data) and not before else len(data))
 
 
 def copy(file: Path, target: Path) -> None:
@@ -285,10 +287,12 @@ def remove_tree(folder: str | Path, ours: re.Pattern[str] | None = None) -> None
             their folders. By default all go.
 
     Raises:
-        DataError: it is not vg's (73).
+        DataError: it is not vg's, or a link (73).
     """
     folder = Path(folder)
-    if folder.is_symlink() or not folder.is_dir():
+    if folder.is_symlink():  # the next file there would be in a folder of the user's
+        raise planted(folder)
+    if not folder.is_dir():
         return
     if not is_temporary(folder) and not is_claimed(folder / "x"):
         raise not_ours(folder)

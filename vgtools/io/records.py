@@ -82,6 +82,8 @@ class Record:
         if os.path.basename(program) not in ("vg", "__main__.py"):
             why = f"was made by the program {program or 'python'}, which alone makes it again"
             raise DataError(why, self.file)
+        if not words:
+            raise DataError('"argv" names no command; create the artifact again', self.file)
         return words
 
 

@@ -310,6 +310,7 @@ class _Makefile:
         self._base = os.path.commonpath([*folders, *(record.made.parent for record in made)])
         self._targets = dict[tuple[str, ...], str]()  # command -> the first file that it makes
         goal = _escaped(self._target(lineage.made))
+        _escaped(self._base.rpartition("/")[2])  # a \\ at its end would join two lines
         base = _one_line(self._base).replace("'", "'\\''").replace("$", "$$").replace("#", "\\#")
         head = _HEAD.format(made=self._name(lineage.made), base=base, goal=goal)
         rules = [self._rule(path, node) for path, node in self._nodes.items()]
@@ -398,7 +399,14 @@ def _quoted(word: str) -> str:
 
 
 def _escaped(name: str) -> str:
-    """Return the name of a target or prerequisite."""
+    """Return the name of a target or prerequisite.
+
+    Raises:
+        DataError: make would take it for more than a name (65): after a `;` for a shell's command.
+    """
+    if re.search(r"[;|*?\[]|^[-~]|\\$", name):
+        why = "has one of ; | * ? [ in it, - or ~ at its start, or \\ at its end, which a name in a"
+        raise DataError(f"{why} Makefile cannot have", name)
     name = re.sub(r"([\s#:])", r"\\\1", _one_line(name)).replace("$", "$$")
     return name.replace("=", "$(EQUALS)")  # a line with a = would set a variable
 

@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -147,16 +147,23 @@ class Session:
         with processes.after_first():
             # A folder that a killed owner had started may be continued, and so may the folder that
             # the first process has just opened.
-            begun = self._lock is None or bool(self._lock.names)
+            begun = self._lock is None or _sign(self.folder).is_file()
             self.run = TrainingRun(self.folder, kind, config, restart, parts, inputs, begun)
-        if self._lock is not None:
-            self._lock.note(self.folder.name)
+        if self._lock is not None and not self.run.complete:
+            self._mark()
         if self.first:
             self._track()
         if self.run.others is not None:
             now = amount(processes.world(), "process", "processes")
             self.note(f"resumes with {now}, {self.run.others} before: dropout is drawn differently")
         return self.run
+
+    def _mark(self) -> None:
+        """Keep a sign in the folder while it is written: a kill leaves it."""
+        sign = _sign(self.folder)
+        with suppress(OSError):  # without it a killed run has to be removed by hand
+            own.create(sign).close()
+        self._stack.callback(own.remove, sign)
 
     def _track(self) -> None:
         self._log = self._stack.enter_context(tracked(self.folder, self.run.config))
@@ -291,6 +298,9 @@ class PartSession(Session):
     def _join(self, stack: ExitStack) -> None:
         """Do nothing: the command's session has joined the processes."""
 
+    def _mark(self) -> None:
+        """Do nothing: the folder that this one is in has the sign."""
+
     def _track(self) -> None:
         """Do nothing: the records go through the command's session."""
 
@@ -346,6 +356,8 @@ class TrainingRun:
         self._best = self.path / _BEST
         self._unwritten: bytes | None = None  # the best weights, until `save` writes them
         self._check_folder(begun)
+        if restart:
+            self._check_restart(parts)
         own.make_folder(self.path)
         own.claim(self.path)
         self._former = parts if restart else None  # where an old run is still to be discarded
@@ -394,6 +406,26 @@ class TrainingRun:
         if "run.json" in ours and kind_of(self.path / "run.json") != self.kind:
             why = f"holds a run of another kind than {self.kind}; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
+
+    def _check_restart(self, parts: tuple[str, ...]) -> None:
+        """Refuse to discard a finished run among whose files are some that it does not name.
+
+        Raises:
+            DataError: a file has the name of one of vg's, or a folder is a link (73).
+        """
+        for folder in self.path.glob("*/"):
+            named = folder.name in NETWORKS or any(re.fullmatch(x, folder.name) for x in parts)
+            if named and folder.is_symlink():
+                raise own.planted(folder)
+        try:
+            known = read_run(self.path)["files"]
+        except DataError:  # unfinished or damaged: names alone show whose a file is
+            return
+        for file in files_below(self.path):
+            name = file.relative_to(self.path).as_posix()
+            left = file.name in (_BEST, _CHECKPOINT) and is_checkpoint(file)  # by a kill
+            if RUN_FILE.fullmatch(name) and name not in {"run.json", *known} and not left:
+                raise own.not_ours(file)
 
     def discard_former(self) -> None:
         """Remove the run that a restart replaces, if that was not done before.
@@ -456,7 +488,8 @@ class TrainingRun:
                 are whole and must not change any more.
         """
         folder = self.path / part
-        files = digests(self.path, {*files_below(folder)}.difference(_own_files(folder)))
+        others = {*_own_files(folder), _sign(folder)}
+        files = digests(self.path, {*files_below(folder)} - others)
         found = {name: facts["sha256"] for name, facts in files.items()}
         self.state.notes["parts"] = self._parts | found
 
@@ -586,6 +619,11 @@ class TrainingRun:
     def _clear(self) -> None:
         for path in _own_files(self.path, _BEST, _CHECKPOINT):
             own.remove(path)
+
+
+def _sign(folder: Path) -> Path:
+    """Return the file that an unfinished run has from its start; run.json takes its place."""
+    return own.temporary(folder / "run.json")
 
 
 def _own_files(folder: Path, *names: str) -> list[Path]:
