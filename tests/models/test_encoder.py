@@ -21,6 +21,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from tests.tiny.clip import save_tower
 from tests.tiny.probe import save_visualbert
 from vgtools import __version__
+from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
 from vgtools.models import backbone, references, runs
@@ -503,3 +504,22 @@ def test_an_architecture_without_fused_attention_is_loaded(tmp_path: Path) -> No
     shape = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     MPNetModel(MPNetConfig(vocab_size=21, hidden_size=8, **shape)).save_pretrained(folder)
     assert load_encoder(str(folder)).model.config._attn_implementation == "eager"
+
+
+def test_a_model_of_the_user_in_a_folder_of_a_run_is_not_replaced(tmp_path: Path) -> None:
+    """Without the sign of a killed writer, or its end, nothing shows that vg began it."""
+    encoder = load_encoder("builtin:minilm")
+    folder = tmp_path / "run" / "encoder"
+    folder.mkdir(parents=True)
+    own.claim(tmp_path / "run")
+    (folder / "model.safetensors").write_text("mine")
+    (folder / "notes.txt").write_text("mine, too")
+    with pytest.raises(DataError, match=r"model\.safetensors: exists, and vg does not") as error:
+        save_pretrained(folder, encoder)
+    assert error.value.code == Exit.CANNOT_CREATE
+    assert (folder / "model.safetensors").read_text() == "mine"
+    (folder / ".complete.vg.tmp").touch()  # as a killed writer leaves it
+    save_pretrained(folder, encoder)
+    assert (folder / "complete").read_text() == encoder.fingerprint
+    assert not (folder / ".complete.vg.tmp").exists()
+    assert (folder / "notes.txt").read_text() == "mine, too"

@@ -255,6 +255,9 @@ def test_a_run_whose_checkpoint_is_lost_starts_over_if_a_lock_says_that_it_is_on
     (tmp_path / "checkpoint.safetensors").unlink()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["metrics.jsonl", "seed-0"]
     with pytest.raises(DataError, match="neither empty nor a run of vg"):
+        TrainingRun(tmp_path, "toy", {}, restart, parts=(r"seed-\d+",), begun=True)
+    (tmp_path / "metrics.jsonl").unlink()  # which no run has before its checkpoint
+    with pytest.raises(DataError, match="neither empty nor a run of vg"):
         TrainingRun(tmp_path, "toy", {}, restart, parts=(r"seed-\d+",))
     again = TrainingRun(tmp_path, "toy", {}, restart, parts=(r"seed-\d+",), begun=True)
     assert (again.state.step, again.records) == (0, [])

@@ -297,11 +297,24 @@ def load_with_head(ref: str, network: str, seed: int, settings: Mapping[str, Any
 def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     """Write a network and its tokenizer as transformers does, replacing an older network.
 
-    Everything is on the disk when `complete` is written, last, with the fingerprint.
+    Everything is on the disk when `complete` is written, last, with the fingerprint; until then a
+    sign that vg began the folder is in its place.
+
+    Raises:
+        DataError: the folder has files, and vg did not begin it (73), or it cannot be written.
     """
     folder = Path(folder)
-    claim_run(folder, "complete", own.begins(b""))
+    complete = folder / "complete"
+    sign = own.temporary(complete)
+    if not (complete.is_file() or sign.is_file()):
+        for file in files_below(folder):
+            if RUN_FILE.fullmatch(file.relative_to(folder).as_posix()):
+                raise own.not_ours(file)
+    claim_run(folder, complete.name, own.begins(b""))
     own.remove_tree(folder, RUN_FILE)
+    with file_errors(folder, reading=False):
+        own.make_folder(folder, parents=True)
+        own.create(sign).close()
     try:
         _write_pretrained(folder, encoder)
     except BaseException:  # without `complete` nothing would show that vg wrote it

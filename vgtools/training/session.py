@@ -399,13 +399,26 @@ class TrainingRun:
         # A run in a folder of another run is that run's.
         for name in [] if own.is_claimed(self.path) else ours:
             own.check(self.path / name, proofs[name])
-        begun = begun or own.is_claimed(self.path)
-        if not (ours or begun or all(map(own.is_temporary, self.path.glob("*")))):
+        if not (ours or own.is_claimed(self.path) or self._has_only_parts(begun)):
             why = "is neither empty nor a run of vg; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
         if "run.json" in ours and kind_of(self.path / "run.json") != self.kind:
             why = f"holds a run of another kind than {self.kind}; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
+
+    def _has_only_parts(self, begun: bool) -> bool:
+        """Return whether the folder has nothing but temporary files, or what a killed owner began.
+
+        Before its first checkpoint a run has folders and their locks; all else is the user's.
+        """
+
+        def fits(entry: Path) -> bool:
+            if own.is_temporary(entry) or not begun:
+                return own.is_temporary(entry)
+            folder = entry.with_suffix("") if entry.suffix == ".lock" else entry
+            return RUN_FILE.fullmatch(f"{folder.name}/config.json") is not None
+
+        return all(map(fits, self.path.glob("*")))
 
     def _check_restart(self, parts: tuple[str, ...]) -> None:
         """Refuse to discard a finished run among whose files are some that it does not name.
@@ -602,6 +615,8 @@ class TrainingRun:
             DataError: an input changed while it was read (78, both hashes).
         """
         self.inputs.check_unchanged()
+        if not self._checkpoint.exists():
+            self.state.save(self._checkpoint)  # until run.json is there, it makes this a run
         self._write_records()
         metrics = {"sha256": sha256_file(self.path / _METRICS)}
         facts = {"config": self.config, **info, "metrics": metrics}
