@@ -117,6 +117,7 @@ def test_nouns_of_the_sequence_file(tmp_path: Path) -> None:
         ("[0, 1]", "['DET']", '"pos_seq" has 1 items, but the sentence has 2 words'),
         ("[0, 2]", "['DET', 'NOUN']", "expected a list of 0 and 1"),
         ("[0, 1", "['DET', 'NOUN']", "expected a list of 0 and 1"),
+        ("[{[]: 1}]", "['DET', 'NOUN']", "expected a list of 0 and 1"),
         ("[0, 1]", "__import__('os')", "expected a list of parts of speech"),
     ],
 )

@@ -115,6 +115,7 @@ def test_thumbnails_stand_upright_and_keep_their_shape() -> None:
         b'<use l:href="other.svg#a"/></svg>',
         b'<svg xmlns="http://www.w3.org/2000/svg"><rect style="fill:url(http://x.org/a)"/></svg>',
         b'<svg xmlns="http://www.w3.org/2000/svg"><style>@import "x.css";</style></svg>',
+        b'<svg xmlns="http://www.w3.org/2000/svg">' + b"<g>" * 300 + b"</g>" * 300 + b"</svg>",
     ],
 )
 def test_only_a_drawing_is_embedded_whole(tmp_path: Path, content: bytes) -> None:
@@ -181,3 +182,10 @@ def test_a_drawing_has_pixels_for_sheets_and_terminals(tmp_path: Path) -> None:
     path.write_text('<svg xmlns="http://www.w3.org/2000/svg"><script/></svg>')
     with pytest.raises(ValueError, match="script"):
         page.picture(ImageFile(path), 20)
+
+
+def test_a_drawing_takes_no_more_memory_than_its_picture(tmp_path: Path) -> None:
+    """By its width alone it would have 24 billion rows of pixels."""
+    path = tmp_path / "x.svg"
+    path.write_text('<svg xmlns="http://www.w3.org/2000/svg" width="1" height="100000000"/>')
+    assert max(page.picture(ImageFile(path), 240).size) == 240

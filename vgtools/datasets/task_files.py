@@ -133,7 +133,7 @@ def _list(
     try:
         # `literal_eval` runs no code: a cell of a downloaded file is not trusted.
         items = ast.literal_eval(row[column])
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         items = None
     if not isinstance(items, list) or (allowed and any(item not in allowed for item in items)):
         what = "0 and 1" if allowed else "parts of speech"

@@ -285,7 +285,9 @@ def picture(file: ImageFile, side: int) -> Image:
         import resvg_py
 
         drawing = data.decode()
-        data = resvg_py.svg_to_bytes(svg_string=drawing, width=side, background="#ffffff")
+        # Without a height, a drawing of 1 to 10 million would be as high as it says.
+        box = {"width": side, "height": side}
+        data = resvg_py.svg_to_bytes(svg_string=drawing, background="#ffffff", **box)
     return thumbnail(data, side)
 
 
@@ -296,12 +298,15 @@ def data_uri(image: Image, kind: str, **options: int) -> str:
     return f"data:image/{kind.lower()};base64,{base64.b64encode(stored.getvalue()).decode()}"
 
 
+_DEEPEST = 200  # levels of a drawing
+
+
 def _check_drawing(svg: bytes) -> None:
     """Refuse a file that is not a single drawing and nothing else; it is embedded whole.
 
     Raises:
-        ValueError: not XML with one `svg`; an entity, a script, an event handler, foreign content,
-            or a link to something outside.
+        ValueError: not XML with one `svg`, or nested too deeply; an entity, a script, an event
+            handler, foreign content, or a link to something outside.
     """
     from xml.etree import ElementTree
 
@@ -314,6 +319,11 @@ def _check_drawing(svg: bytes) -> None:
         raise ValueError(f"no SVG drawing in it: {error}") from None
     if root.tag.rpartition("}")[2] != "svg":
         raise ValueError("no SVG drawing in it")
+    level = [root]
+    for _ in range(_DEEPEST):
+        level = [inner for element in level for inner in element]
+    if level:  # a renderer that calls itself for each would end the process
+        raise ValueError(f"an SVG drawing nested more than {_DEEPEST} levels deep")
     for element in root.iter():
         tag = str(element.tag).rpartition("}")[2].lower()
         if tag in ("script", "foreignobject"):
