@@ -98,7 +98,11 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         again = space.run(case, more=more, limit=True)
         # Files that the command wrote before are made again: their manifests name its flags.
         trees = (data_of(space.tree()), data_of(before))
-        kept = ({k: t[k] for k in t if not k.endswith(".lock")} for t in trees)
+        # A finished run's checkpoints and packed inputs go, which a kill had left.
+        finished = f"{case.folder}/run.json" in before
+        left = rf"{case.folder}/(best|checkpoint)\.safetensors|{case.folder}\.packed(/.*)?"
+        goes = re.compile(rf".*\.lock|{left}" if finished else r".*\.lock")
+        kept = ({k: t[k] for k in t if not goes.fullmatch(k)} for t in trees)
         changes = difference(*kept)
         if again.code == Exit.CANNOT_CREATE and "--restart" not in done.err:
             return Outcome(trial, "different" if changes else "", f"{what}: refused, but {changes}")

@@ -280,8 +280,11 @@ def test_a_lock_that_a_kill_left_does_not_make_another_folder_a_run(tmp_path: Pa
     (folder / ".run.json.vg.tmp").touch()  # which a killed run has had from its start
     with session(folder, quiet=True) as own:
         assert not own.open("toy", {"a": 1}, True).complete
-        assert (folder / ".run.json.vg.tmp").exists()
-    assert not (folder / ".run.json.vg.tmp").exists()
+    assert (folder / ".run.json.vg.tmp").exists(), "what the killed run began is still there"
+    with session(tmp_path / "other", quiet=True) as own:
+        assert not own.open("toy", {"a": 1}, True).complete
+        assert (tmp_path / "other" / ".run.json.vg.tmp").exists()
+    assert not (tmp_path / "other" / ".run.json.vg.tmp").exists()
 
 
 @pytest.mark.parametrize("restart", [False, True])

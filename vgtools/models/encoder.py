@@ -297,11 +297,11 @@ def load_with_head(ref: str, network: str, seed: int, settings: Mapping[str, Any
 def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     """Write a network and its tokenizer as transformers does, replacing an older network.
 
-    Everything is on the disk when `complete` is written, last, with the fingerprint; until then a
-    sign that vg began the folder is in its place.
+    Everything is on the disk when `complete` is written, last, with the fingerprint; until then its
+    temporary file shows that the folder is vg's.
 
     Raises:
-        DataError: the folder has files, and vg did not begin it (73), or it cannot be written.
+        DataError: a file is not known for vg's (73), or one cannot be written.
     """
     folder = Path(folder)
     complete = folder / "complete"

@@ -285,7 +285,7 @@ def picture(file: ImageFile, side: int) -> Image:
         import resvg_py
 
         drawing = data.decode()
-        # Without a height, a drawing of 1 to 10 million would be as high as it says.
+        # Without a height, a drawing of 1 to 10 million would be that much higher than wide.
         box = {"width": side, "height": side}
         data = resvg_py.svg_to_bytes(svg_string=drawing, background="#ffffff", **box)
     return thumbnail(data, side)

@@ -159,11 +159,11 @@ class Session:
         return self.run
 
     def _mark(self) -> None:
-        """Keep a sign in the folder while it is written: a kill leaves it."""
+        """Keep a sign in the folder while it is written: a kill leaves it to the next owner."""
         sign = _sign(self.folder)
-        with suppress(OSError):  # without it a killed run has to be removed by hand
+        with suppress(OSError):  # one is there, or the disk is full
             own.create(sign).close()
-        self._stack.callback(own.remove, sign)
+            self._stack.callback(own.remove, sign)
 
     def _track(self) -> None:
         self._log = self._stack.enter_context(tracked(self.folder, self.run.config))
@@ -407,7 +407,7 @@ class TrainingRun:
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
 
     def _has_only_parts(self, begun: bool) -> bool:
-        """Return whether the folder has nothing but temporary files, or what a killed owner began.
+        """Return whether the folder has temporary files alone, or a killed owner's folders.
 
         Before its first checkpoint a run has folders and their locks; all else is the user's.
         """
