@@ -163,6 +163,19 @@ def run_of(folder: Path) -> tuple[Path, str] | None:
     return (run, below) if _is_run(run) else None
 
 
+def run_with(ref: str) -> dict[str, Any]:
+    """Return the run.json of the run that a model is, or is in; {} where it is in none.
+
+    Raises:
+        DataError: as `read_run`.
+    """
+    folder = Path(ref)
+    if _is_run(folder):
+        return read_run(folder)
+    found = run_of(folder)
+    return read_run(found[0]) if found else {}
+
+
 def _is_run(folder: Path) -> bool:
     """Return whether a folder has the run.json of vg, and not one of another program."""
     file = folder / "run.json"

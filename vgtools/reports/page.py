@@ -286,8 +286,9 @@ def picture(file: ImageFile, side: int) -> Image:
 
         drawing = data.decode()
         # Without a height, a drawing of 1 to 10 million would be that much higher than wide.
-        box = {"width": side, "height": side}
-        data = resvg_py.svg_to_bytes(svg_string=drawing, background="#ffffff", **box)
+        data = resvg_py.svg_to_bytes(
+            svg_string=drawing, width=side, height=side, background="#ffffff"
+        )
     return thumbnail(data, side)
 
 

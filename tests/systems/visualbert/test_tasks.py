@@ -534,9 +534,10 @@ def test_regions_that_do_not_fit_are_refused(
 ) -> None:
     pictures = save_nlvr2(tmp_path / "nlvr2")
 
-    def said(**facts: Any) -> str:
+    def said(*more: Any, **facts: Any) -> str:
         save_pictures(tmp_path / "x.npy", pictures, **facts)
-        assert finetune(data, "nlvr2", tmp_path / "run", "--regions", tmp_path / "x.npy") != 0
+        words = ("--regions", tmp_path / "x.npy", *more)
+        assert finetune(data, "nlvr2", tmp_path / "run", *words) != 0
         for file in tmp_path.glob("x.*"):
             file.unlink()
         assert not (tmp_path / "run").exists()
@@ -544,6 +545,9 @@ def test_regions_that_do_not_fit_are_refused(
 
     other = {"ref": "other", "fingerprint": "c" * 64, "preprocessing": {"fingerprint": "p" * 64}}
     assert "region features of the backbone other" in said(backbone=other)
+    # The encoder of a run is known for its.
+    inside = ("-e", Path(encoder_of(data, "nlvr2")) / "encoder")
+    assert "region features of the backbone other" in said(*inside, backbone=other)
     assert "regions_width 6, 5 was asked for" in said(width=5)
     pictures.pop("dev/dev-1-0-img1.png")
     text = said()

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,12 +29,12 @@ from vgtools.images.boxes import box_fault, clip, iou
 from vgtools.images.regions import Regions, RegionSet, backbone_of
 from vgtools.io.arrays import Array, padded, ranges
 from vgtools.io.errors import DataError, Tally
-from vgtools.io.files import read_json
 from vgtools.io.process import Progress
 from vgtools.io.streams import read_jsonl
 from vgtools.models.attention import JointEncoder
 from vgtools.models.memory import in_batches
 from vgtools.models.references import check_same
+from vgtools.models.sealed import run_with
 from vgtools.systems.attention_probes.controls import (
     OVERLAP,
     annotated,
@@ -192,8 +191,7 @@ def check_captions(
 
 def check_backbone(ref: str, regions: Regions) -> None:
     """Refuse regions made with another backbone than those that a vg run was trained on."""
-    info = Path(ref) / "run.json"
-    trained = read_json(info).get("backbone") if info.is_file() else None
+    trained = run_with(ref).get("backbone")
     if trained:
         backbone = backbone_of(regions)
         # Only a run of `vg pretrain` also names the preprocessing in its fingerprint.

@@ -21,6 +21,7 @@ from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl
 from vgtools.models.references import check_same
 from vgtools.models.runs import read_run
+from vgtools.models.sealed import run_with
 from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import tokenize
 
@@ -140,8 +141,8 @@ def _scene(row: dict[str, Any], path: str, line: int) -> Scene:
 
 def check_backbone(ref: str, regions: Regions, path: str) -> None:
     """Refuse regions of another backbone than the regions that a vg run learned from."""
-    known = read_run(ref, "visualbert") if Path(ref, "run.json").exists() else {}
-    if "backbone" in known:
+    known = read_run(ref, "visualbert") if Path(ref, "run.json").exists() else run_with(ref)
+    if known.get("kind") == "visualbert" and "backbone" in known:
         what = "region features of the backbone"
         check_same(what, backbone_of(regions), known["backbone"], path)
 

@@ -98,7 +98,7 @@ def open_regions_of(
         DataError: as `open_regions`, or their backbone differs from the run's pretraining.
     """
     regions = open_regions(path, boxes)
-    if Path(ref, "run.json").exists() and is_visualbert(ref):
+    if not Path(ref, "run.json").exists() or is_visualbert(ref):
         check_backbone(ref, regions, path)
     return RegionInput(regions, answers)
 
