@@ -11,6 +11,7 @@ import pytest
 
 from tests.tiny import IMAGE, save_feats
 from vgtools.cli import run
+from vgtools.io.errors import Exit
 
 KEPT = [0, 1, 3]
 
@@ -94,3 +95,25 @@ def test_near_equal_images_are_left_out_and_listed(
     np.testing.assert_array_equal(np.load(tmp_path / "e.npy"), whole[KEPT])
     names_left = sorted(path.name for path in tmp_path.glob("vg.*"))
     assert names_left == ["vg.duplicates.jsonl", "vg.faiss", "vg.ids", "vg.json"]
+
+
+def test_the_own_image_of_a_text_is_also_known_by_its_copy(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--not-own leaves out the picture that stands for the text's own."""
+    rows = np.random.default_rng(3).normal(size=(4, IMAGE)).astype(np.float32)
+    rows[2] = rows[0]
+    feats = save_feats(tmp_path / "feats.npy", rows)
+    names = (tmp_path / "feats.ids").read_text().split()
+    assert build(tiny, feats, tmp_path / "vg.faiss", "--drop-duplicates", "0.9999") == 0
+    monkeypatch.chdir(tmp_path)
+    Path("t.jsonl").write_text(
+        "".join(json.dumps({"text": "a dog", "image": names[n]}) + "\n" for n in range(4))
+    )
+    words = ["retrieve", "t.jsonl", "--index", "vg.faiss", "-k", "3", "--not-own", "-q"]
+    assert run([*words, "-o", "r.jsonl"]) == 0
+    own = [0, 1, 0, 2]  # the rows of the bank
+    for row, left_out in zip(Path("r.jsonl").read_text().splitlines(), own, strict=True):
+        assert set(json.loads(row)["images"]) == {0, 1, 2} - {left_out}
+    Path("vg.duplicates.jsonl").write_text("")
+    assert run([*words, "-o", "other.jsonl"]) == Exit.DATA

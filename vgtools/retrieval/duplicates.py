@@ -9,16 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
 
 from vgtools.io.arrays import Array
+from vgtools.io.names import is_url
+from vgtools.io.streams import read_jsonl
+from vgtools.io.written import check_file, manifest_beside
 from vgtools.retrieval.build import IndexPlan
 
 _STEP = 1024  # pictures that are compared at a time
 _KEPT = 1 << 14  # with that many of those that stay
 _DECIMALS = 6
+
+
+def kept_for(index: str) -> dict[str, str]:
+    """Return the pictures that an index left out, each with the one that stays in its place.
+
+    Raises:
+        DataError: their list is missing, or is not the one that the manifest names.
+    """
+    manifest = manifest_beside(index)
+    if "duplicates" not in manifest:
+        return {}
+    file = Path(index).with_suffix(".duplicates.jsonl")
+    if not is_url(index):
+        check_file(file, manifest["files"][file.name], "the index's manifest", "build it again")
+    rows = read_jsonl(file, {"image": str, "kept": str})
+    return {row["image"]: row["kept"] for _, row in rows}
 
 
 class Twin(NamedTuple):
