@@ -206,3 +206,21 @@ def test_vg_ends_without_taking_python_apart_but_runs_what_was_registered() -> N
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (expected, "")
         assert done.stdout == "done\nregistered\n"
+
+
+def test_a_stop_before_the_command_has_begun_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stopped(argv: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    for name in ("stderr", "unraisablehook"):  # `main` sets them for its process
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    monkeypatch.setattr(cli, "run", stopped)
+    monkeypatch.setattr(cli, "_end", end)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["stats"])
+    assert stop.value.code == Exit.INTERRUPTED

@@ -144,6 +144,8 @@ def main(argv: list[str] | None = None) -> None:
         if isinstance(stop.code, str):
             raise
         code = stop.code
+    except KeyboardInterrupt:  # before `run` answers to it
+        code = Exit.INTERRUPTED
     _end(int(code or 0))
 
 
