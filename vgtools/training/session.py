@@ -415,8 +415,10 @@ class TrainingRun:
         def fits(entry: Path) -> bool:
             if own.is_temporary(entry) or not begun:
                 return own.is_temporary(entry)
-            folder = entry.with_suffix("") if entry.suffix == ".lock" else entry
-            return RUN_FILE.fullmatch(f"{folder.name}/config.json") is not None
+            lock = entry.suffix == ".lock"
+            folder = entry.stem if lock else entry.name
+            known = RUN_FILE.fullmatch(f"{folder}/config.json") is not None
+            return known and (lock or entry.is_dir()) and not entry.is_symlink()
 
         return all(map(fits, self.path.glob("*")))
 
