@@ -209,6 +209,46 @@ def killed_before_a_commit(path: Path) -> None:
     path.with_name(f"{path.name}.lock").write_text(lock)
 
 
+def with_embeddings(folder: Path, emb: str, restart: bool = False) -> Output:
+    return Output([folder / "o.jsonl", folder / "o.ids", folder / emb], {}, restart=restart)
+
+
+def stopped_with_embeddings(folder: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), with_embeddings(folder, "e.npy") as out:
+        for file in range(3):
+            out.write(b"one\n", file)
+        out.commit({"rows": 1})
+        raise KeyboardInterrupt
+
+
+def test_a_restart_removes_the_parts_that_its_journal_names_and_no_other(tmp_path: Path) -> None:
+    stopped_with_embeddings(tmp_path)
+    mine = tmp_path / "mine.npy.part"
+    mine.write_text("mine")
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(DataError, match=r"mine\.npy\.part: exists, and vg does not know") as caught:
+        with_embeddings(tmp_path, "mine.npy", restart=True).__enter__()
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    with with_embeddings(tmp_path, "f.npy", restart=True) as out:
+        out.finish(kind="numbers")
+    names = ["f.npy", "mine.npy.part", "o.ids", "o.json", "o.jsonl"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+
+
+def test_a_damaged_journal_is_no_proof_for_a_part_of_another_name(tmp_path: Path) -> None:
+    stopped_with_embeddings(tmp_path)
+    journal = tmp_path / "o.jsonl.journal"
+    journal.write_bytes(journal.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"e\.npy\.part: exists, and vg does not know"):
+        with_embeddings(tmp_path, "e.npy", restart=True).__enter__()
+    (tmp_path / "e.npy.part").unlink()
+    with with_embeddings(tmp_path, "e.npy", restart=True) as out:
+        out.finish(kind="numbers")
+    names = ["e.npy", "o.ids", "o.json", "o.jsonl"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+
+
 def test_a_run_that_fails_leaves_the_parts_of_a_killed_one_to_the_next(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     killed_before_a_commit(path)

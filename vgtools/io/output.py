@@ -28,7 +28,7 @@ from vgtools.io.files import (
 )
 from vgtools.io.forms import FILES, SIZE, check_form, is_name
 from vgtools.io.inputs import Inputs, as_inputs
-from vgtools.io.names import is_parquet, is_stream, is_table, manifest_path
+from vgtools.io.names import ending_of, is_parquet, is_stream, is_table, manifest_path
 from vgtools.io.own import open_stream, sync_dir
 from vgtools.io.parquet import Columns
 from vgtools.io.parts import Part, Rows, damaged, new_part, old_part, part_path
@@ -119,6 +119,7 @@ class Output:
         self._stop = Stop(patience=5)
         self._parts = list[Part]()
         self._lock: Lock | None = None
+        self._left = set[str]()  # files that grow by what the journal of an unfinished run says
         self._paths = [str(p) for p in paths]
         self._restart = restart
         self._disposable = disposable
@@ -198,11 +199,16 @@ class Output:
         _check_finals(finals, own.Known(files_of(manifest), journal.get("files", {})))
         if "manifest" in journal:
             journal = {}
-        for final in finals:
-            own.check(part_path(final), self._is_own_part)
+        parts = [part_path(final) for final in finals]
+        for part in parts:
+            own.check(part, self._is_own_part)
         assert self._lock is not None
-        self._lock.note(*(part_path(final).name for final in finals))
+        self._lock.note(*(part.name for part in parts))
         if not journal:
+            # A part that this run does not have goes before the journal that shows whose it is.
+            for name in self._left:
+                if (left := part_path(finals[0].with_name(name))) not in parts:
+                    own.remove(left, self._is_own_part)
             own.remove(self._journal, _IS_JOURNAL)
             journal = {"state": {}}
         self.state = _State(journal["state"], self._journal, resumes="files" in journal)
@@ -226,7 +232,7 @@ class Output:
     def _is_own_part(self, path: Path) -> bool:
         """Return whether a lock or journal shows that a killed or stopped run left a part."""
         assert self._lock is not None
-        return path.name in self._lock.names or self._journal.exists()
+        return path.name in self._lock.names or path.name.removesuffix(".part") in self._left
 
     def _read_journal(self, finals: list[Path]) -> dict[str, Any]:
         """Return the journal of an unfinished run with the same settings and inputs, or {}.
@@ -243,8 +249,11 @@ class Output:
             journal = read_sealed(path, _JOURNAL, "the journal of an unfinished run")
         except DataError:
             if self._restart:
+                # What else a damaged journal named is not known.
+                self._left = {final.name for final in finals if _is_beside(final.name, finals[0])}
                 return {}
             raise
+        self._left = {*journal["files"]}
         if self._restart:
             return journal if "manifest" in journal else {}
         difference = config_difference(journal["config"], self.config)
@@ -439,6 +448,11 @@ def read_sealed(path: str | Path, form: Any, what: str) -> dict[str, Any]:
     unseal(body, path, "--restart starts over")
     check_form(body, form, path, "--restart starts over")
     return body
+
+
+def _is_beside(name: str, main: Path) -> bool:
+    """Return whether a file is named after the main one: `X.ids`, `X.rows.npy` after `X.npy`."""
+    return name.startswith(main.name.removesuffix(ending_of(main)) + ".")
 
 
 def files_of(manifest: Path) -> dict[str, Any]:
