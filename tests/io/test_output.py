@@ -22,9 +22,12 @@ import pytest
 from vgtools.io import output
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.output import Output
+from vgtools.io.files import write_manifest
+from vgtools.io.inputs import Inputs
+from vgtools.io.output import Output, write_files
 from vgtools.io.streams import read_lines
 from vgtools.io.written import seal
+from vgtools.reports.figures import FILES
 
 
 def numbered(
@@ -789,6 +792,33 @@ def test_a_file_that_the_next_run_does_not_have_goes_unless_it_was_changed(tmp_p
         with Output([tmp_path / "x.jsonl"], {}, restart=True) as out:
             out.finish(kind="numbers")
         assert (tmp_path / "x.errors.jsonl").exists() == mine
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_manifest_that_names_files_of_the_user_removes_none(
+    tmp_path: Path, restart: bool
+) -> None:
+    mine = [tmp_path / name for name in ("thesis.tex", "oo.ids", "emb.npy")]
+    for file in mine:
+        file.write_text("mine")
+    (tmp_path / "o.ids").write_text("old")
+    (tmp_path / "o.jsonl").write_text("")
+    write_manifest(tmp_path / "o.jsonl", [tmp_path / "o.jsonl", tmp_path / "o.ids", *mine])
+    with Output([tmp_path / "o.jsonl"], {}, restart=restart) as out:
+        out.finish(kind="numbers")
+    names = sorted(["o.json", "o.jsonl", *(file.name for file in mine)])
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+
+
+def test_a_folder_keeps_no_picture_of_an_earlier_run(tmp_path: Path) -> None:
+    def write(*names: str) -> None:
+        files = dict.fromkeys(["probe.jsonl", *names], b"x\n")
+        write_files(tmp_path, files, "probe", {}, Inputs([]), FILES)
+
+    write("entity.svg", "example-1.png", "example-2.layer-12.svg", "page.html", "photo.png")
+    write("example-1.png")
+    names = ["example-1.png", "photo.png", "probe.json", "probe.jsonl"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
 
 
 @pytest.mark.parametrize(

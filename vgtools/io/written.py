@@ -106,7 +106,7 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     """Return the manifest next to a stream's file, or an empty dictionary.
 
     A stream needs no manifest, and the file with its name may have nothing to do with vg, or be
-    the manifest of another file: of `X.npy` next to `X.txt`.
+    the manifest of another file, as `X.json` of `X.npy` is next to `X.txt`.
 
     Args:
         stream: the file.
