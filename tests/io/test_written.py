@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import write_manifest
+from vgtools.io.files import is_manifest, read_json, write_manifest
 from vgtools.io.streams import read_texts
 from vgtools.io.written import check_made, manifest_beside
 
@@ -72,3 +73,28 @@ def test_a_file_next_to_the_manifest_of_another_is_read(tmp_path: Path) -> None:
         file.write_bytes(data)
         assert manifest_beside(file) == {}, file
         check_made(file)
+
+
+def test_what_is_too_large_for_a_manifest_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = made(tmp_path)
+    size = rows.with_suffix(".json").stat().st_size
+    for module in ("forms", "written", "files"):
+        monkeypatch.setattr(f"vgtools.io.{module}.LARGEST", size)
+    assert manifest_beside(rows)["kind"] == "vokens"
+    with open(rows.with_suffix(".json"), "ab") as stream:
+        stream.write(b" ")
+    for read in (manifest_beside, read_manifest, check_made):
+        with pytest.raises(DataError, match=r"v\.json: has more than 0 MB, expected a small file"):
+            read(rows)
+    assert not is_manifest(rows.with_suffix(".json"))
+    rows.with_suffix(".json").write_text(f'{{"annotations": "{"x" * size}"}}')  # the user's
+    assert manifest_beside(rows) == {}
+
+
+def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shape.json").symlink_to("/dev/zero")
+    with pytest.raises(DataError, match="has more than 64 MB") as caught:
+        read_json(tmp_path / "shape.json")
+    assert caught.value.code == Exit.DATA

@@ -12,7 +12,7 @@ import orjson
 
 from vgtools import __version__
 from vgtools.io.errors import DataError, Exit, file_errors, json_bytes
-from vgtools.io.forms import SIZE, check_form
+from vgtools.io.forms import LARGEST, SIZE, check_form, read_small
 from vgtools.io.names import (
     ending_of,
     file_of,
@@ -120,8 +120,10 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     path = manifest_path(stream)
     if is_stream(stream) or not path.is_file():
         return {}
-    with file_errors(path, reading=True):
-        data = path.read_bytes()
+    with file_errors(path, reading=True), open(path, "rb") as opened:
+        if os.path.getsize(path) > LARGEST and not is_marked(path):
+            return {}
+        data = read_small(opened, path)
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -135,7 +137,7 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     if not isinstance(files, dict):
         return {}
     if name not in files:
-        if _is_renamed(Path(stream), files):
+        if _is_renamed(Path(real_folder(stream)), files):
             raise renamed(name, files, path)
         return {}
     facts = files[name]
