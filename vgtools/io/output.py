@@ -410,6 +410,21 @@ class Output:
             self._stop.__exit__()
 
 
+def check_place(path: str, inputs: Sequence[str]) -> None:
+    """Refuse a place where an output cannot go, before the work for another output.
+
+    The files of an unfinished run are compared with its journal when the output is opened.
+
+    Raises:
+        DataError: it cannot be written, or is a file or has a manifest that is not vg's (73).
+    """
+    final = final_path(path, inputs)
+    manifest = manifest_path(final)
+    check_manifest(manifest, [final])
+    if not os.path.lexists(final.with_name(f"{final.name}.journal")):
+        own.check(final, own.Known(files_of(manifest)))
+
+
 def _check_finals(finals: Sequence[Path], known: own.Known) -> None:
     for final in finals:
         own.check(final, known)

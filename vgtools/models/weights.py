@@ -198,9 +198,9 @@ def _save_noisy(ref: str, folder: Path, magnitude: float, seed: int) -> dict[str
 
 
 def _others(folder: Path, files: Mapping[str, Any]) -> set[str]:
-    """Return what is in the folder of a run besides its unchanged files and their folders.
+    """Return the names in the folder of a run besides its unchanged files and their folders.
 
-    That can be a file, a link, also in the place of a file, or a folder without files.
+    Each is a file, a link, also in the place of a file, or a folder without files.
     """
     found = digests(folder, files_below(folder))
     kept = {"run.json", *(name for name, facts in found.items() if facts == files.get(name))}
