@@ -631,6 +631,80 @@ def test_who_finds_its_files_swept_looks_for_the_commit(tmp_path: Path, name: st
     assert read_manifest(folder)["rows"] == 50
 
 
+STRANGE = [
+    "000000-deadbeef.npy",
+    "000042-0badf00d.rows.npy",
+    "000042-0badf00d.jsonl",
+    "000001-deadbeef.ids",
+    "900007.json",
+]
+
+
+@pytest.mark.parametrize("name", ["o.jsonl", "o.npy"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_files_of_the_user_with_the_names_of_shards_stay(
+    tmp_path: Path, name: str, restart: bool
+) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / name
+    text.write_bytes(TEXT)
+    run(folder, text)
+    expected = set(os.listdir(folder))
+    other = tmp_path / "b.txt"
+    other.write_bytes(TEXT[::-1])
+    run(tmp_path / f"other{name}", other)
+    late = [file for file in sorted((tmp_path / f"other{name}").iterdir()) if "-" in file.name]
+    for file in late:  # second tries are vg's: the names of a group fit their contents
+        (folder / file.name).write_bytes(file.read_bytes())
+    # A file next to a group has another ending, or is one that the hash does not know.
+    first = late[0].name.partition(".")[0]
+    mine = [*STRANGE, f"{first}.bak"]
+    for strange in mine:
+        (folder / strange).write_text("mine")
+    run(folder, text, restart=restart)
+    assert set(os.listdir(folder)) == expected | {*mine}
+    assert {(folder / strange).read_text() for strange in mine} == {"mine"}
+
+
+def test_a_restart_that_was_killed_leaves_shards_that_the_next_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.npy"
+    text.write_bytes(TEXT)
+    run(folder, text)
+    calls = list[str]()
+    remove = places.remove
+
+    def killed(path: str, *ours: Any) -> None:
+        calls.append(path)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        remove(path, *ours)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(places, "remove", killed)
+        shards.remove_shards(str(folder))
+    shards.remove_shards(str(folder))
+    assert not any(folder.iterdir())
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_lock_of_the_user_is_refused_before_any_work(tmp_path: Path, restart: bool) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(TEXT)
+    run(folder, text, part=(0, 2))
+    lock = folder / "shards.jsonl.lock"
+    lock.write_text("mine")
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    task = Lengths()
+    with pytest.raises(DataError, match=r"shards\.jsonl\.lock: exists, and vg") as error:
+        run(folder, text, task=task, restart=restart)
+    assert (error.value.code, task.made) == (Exit.CANNOT_CREATE, 0)
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+    lock.write_text("process 1 on elsewhere\n[]\n")
+    assert run(folder, text, restart=restart) is not None
+    assert not lock.exists()
+
+
 def test_places_that_are_not_folders_of_shards_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_bytes(TEXT)

@@ -251,6 +251,18 @@ def test_stop_words_of_a_file_are_those_of_the_index(tmp_path: Path) -> None:
     assert out.with_suffix(".ids").read_text() == "b.jpg\na.jpg\n"
 
 
+@pytest.mark.parametrize("stop_words", ["keyword.ids", "keyword.jsonl"])
+def test_an_index_is_not_written_over_its_stop_words(tmp_path: Path, stop_words: str) -> None:
+    rows = save_rows(tmp_path / "c.jsonl", CAPTIONS)
+    out = tmp_path / "keyword.jsonl"
+    assert build(rows, "--keywords", "3", "-o", out) == 0
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    args = (rows, "--keywords", "3", "--stop-words", tmp_path / stop_words, "-o", out)
+    for more in ((), ("--restart",)):
+        assert build(*args, *more) == 73
+        assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
 def test_stop_words_of_a_language_are_those_of_the_index(tmp_path: Path) -> None:
     captions = [{"image": "a.jpg", "text": "Ein Hund und eine Katze"}]
     rows = save_rows(tmp_path / "c.jsonl", captions)

@@ -219,6 +219,28 @@ def test_errors_name_what_and_where(
     assert sorted(flickr.iterdir()) == before
 
 
+def test_an_image_list_in_the_place_of_a_file_of_the_user_is_refused_before_any_row(
+    vg: Runner, flickr: Path
+) -> None:
+    words = ("flickr8k", "tokens.txt", "--images", "photos", "-o", "x.jsonl")
+    args = ("prepare", *words, "--images-out", "i.jsonl")
+    for name in ("i.jsonl", "i.json"):
+        (flickr / name).write_text("mine")
+        before = sorted(flickr.iterdir())
+        done = vg(*args, cwd=flickr)
+        assert (done.returncode, done.stdout) == (73, b""), done.stderr
+        assert name in done.stderr.decode()
+        assert sorted(flickr.iterdir()) == before
+        assert (flickr / name).read_text() == "mine"
+        (flickr / name).unlink()
+    for _ in range(2):
+        assert vg(*args, cwd=flickr).returncode == 0
+    (flickr / "i.jsonl").write_text("mine")
+    (flickr / "x.jsonl").unlink()
+    assert vg(*args, cwd=flickr).returncode == 73
+    assert not (flickr / "x.jsonl").exists()
+
+
 def test_entities_coco_and_visual_genome(vg: Runner, flickr: Path) -> None:
     for name, file, text in (
         ("Sentences", "1.txt", "[/EN#5/people A man] runs .\n"),

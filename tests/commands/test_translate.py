@@ -221,6 +221,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "run.json"])
+def test_a_tokenizer_is_not_written_over_its_texts(
+    data: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    before = {file: file.read_bytes() for file in (data / "bpe").iterdir()}
+    args = [data / "bpe" / name, "--vocabulary", 100, "-o", data / "bpe"]
+    assert vg("prepare", "tokenizer", *args) == 73
+    assert "is an input of this command" in capfd.readouterr().err
+    assert {file: file.read_bytes() for file in (data / "bpe").iterdir()} == before
+
+
 def test_a_tokenizer_opens_in_transformers(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,9 +22,12 @@ import pytest
 from vgtools.io import output
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.output import Output
+from vgtools.io.files import write_manifest
+from vgtools.io.inputs import Inputs
+from vgtools.io.output import Output, write_files
 from vgtools.io.streams import read_lines
 from vgtools.io.written import seal
+from vgtools.reports.figures import FILES
 
 
 def numbered(
@@ -207,6 +210,46 @@ def killed_before_a_commit(path: Path) -> None:
     path.with_name(f"{path.name}.part").write_bytes(b"0\n1\n")
     lock = f'process 1 on elsewhere\n["{path.name}.part"]\n'
     path.with_name(f"{path.name}.lock").write_text(lock)
+
+
+def with_embeddings(folder: Path, emb: str, restart: bool = False) -> Output:
+    return Output([folder / "o.jsonl", folder / "o.ids", folder / emb], {}, restart=restart)
+
+
+def stopped_with_embeddings(folder: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), with_embeddings(folder, "e.npy") as out:
+        for file in range(3):
+            out.write(b"one\n", file)
+        out.commit({"rows": 1})
+        raise KeyboardInterrupt
+
+
+def test_a_restart_removes_the_parts_that_its_journal_names_and_no_other(tmp_path: Path) -> None:
+    stopped_with_embeddings(tmp_path)
+    mine = tmp_path / "mine.npy.part"
+    mine.write_text("mine")
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(DataError, match=r"mine\.npy\.part: exists, and vg does not know") as caught:
+        with_embeddings(tmp_path, "mine.npy", restart=True).__enter__()
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    with with_embeddings(tmp_path, "f.npy", restart=True) as out:
+        out.finish(kind="numbers")
+    names = ["f.npy", "mine.npy.part", "o.ids", "o.json", "o.jsonl"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+
+
+def test_a_damaged_journal_is_no_proof_for_a_part_of_another_name(tmp_path: Path) -> None:
+    stopped_with_embeddings(tmp_path)
+    journal = tmp_path / "o.jsonl.journal"
+    journal.write_bytes(journal.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"e\.npy\.part: exists, and vg does not know"):
+        with_embeddings(tmp_path, "e.npy", restart=True).__enter__()
+    (tmp_path / "e.npy.part").unlink()
+    with with_embeddings(tmp_path, "e.npy", restart=True) as out:
+        out.finish(kind="numbers")
+    names = ["e.npy", "o.ids", "o.json", "o.jsonl"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
 
 
 def test_a_run_that_fails_leaves_the_parts_of_a_killed_one_to_the_next(tmp_path: Path) -> None:
@@ -749,6 +792,33 @@ def test_a_file_that_the_next_run_does_not_have_goes_unless_it_was_changed(tmp_p
         with Output([tmp_path / "x.jsonl"], {}, restart=True) as out:
             out.finish(kind="numbers")
         assert (tmp_path / "x.errors.jsonl").exists() == mine
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_manifest_that_names_files_of_the_user_removes_none(
+    tmp_path: Path, restart: bool
+) -> None:
+    mine = [tmp_path / name for name in ("thesis.tex", "oo.ids", "emb.npy")]
+    for file in mine:
+        file.write_text("mine")
+    (tmp_path / "o.ids").write_text("old")
+    (tmp_path / "o.jsonl").write_text("")
+    write_manifest(tmp_path / "o.jsonl", [tmp_path / "o.jsonl", tmp_path / "o.ids", *mine])
+    with Output([tmp_path / "o.jsonl"], {}, restart=restart) as out:
+        out.finish(kind="numbers")
+    names = sorted(["o.json", "o.jsonl", *(file.name for file in mine)])
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+
+
+def test_a_folder_keeps_no_picture_of_an_earlier_run(tmp_path: Path) -> None:
+    def write(*names: str) -> None:
+        files = dict.fromkeys(["probe.jsonl", *names], b"x\n")
+        write_files(tmp_path, files, "probe", {}, Inputs([]), FILES)
+
+    write("entity.svg", "example-1.png", "example-2.layer-12.svg", "page.html", "photo.png")
+    write("example-1.png")
+    names = ["example-1.png", "photo.png", "probe.json", "probe.jsonl"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
 
 
 @pytest.mark.parametrize(

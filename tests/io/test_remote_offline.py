@@ -141,3 +141,6 @@ def test_braces_of_a_file_are_its_name_and_patterns_stay_patterns(
     with pytest.raises(DataError, match="names more than 1,000,000 files") as error:
         remote.expand("{0..9999999999}.tar")
     assert error.value.code == Exit.USAGE
+    for pattern in ("{0..9999}{0..9999}x.txt", "{0..99}" * 5, "{a,b}" * 30):
+        with pytest.raises(DataError, match="names more than 1,000,000 files"):
+            remote.expand(pattern)

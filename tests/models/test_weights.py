@@ -155,6 +155,35 @@ def test_files_of_the_user_in_and_beside_a_noisy_run_stay(tmp_path: Path, name: 
     assert (tmp_path / name).read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["photos", "encoder/photos", "encoder/config.json", "encoder"])
+@pytest.mark.parametrize("kind", ["link", "broken", "folder", "pipe"])
+def test_links_and_empty_folders_of_the_user_in_a_noisy_run_stay(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    source = save_encoder(tmp_path / "encoder")
+    out = tmp_path / "noisy"
+    save_noisy(str(source), out, 0.2, seed=1)
+    mine = out / name
+    if mine.exists():
+        mine.rename(tmp_path / "moved")
+    target = tmp_path / ("moved" if kind == "link" else "gone")
+    if kind == "link" and not target.exists():
+        target.mkdir()
+    if kind == "folder":
+        mine.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(mine)
+    else:
+        mine.symlink_to(target)
+    if name == "encoder" and kind == "folder":
+        (mine / "mine").mkdir()
+    before = mine.lstat()
+    with pytest.raises(DataError, match="not of the run, or has changed; choose") as caught:
+        save_noisy(str(source), out, 0.1, seed=0)
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert mine.lstat() == before
+
+
 def test_a_run_json_of_the_user_in_place_of_a_noisy_run_stays(tmp_path: Path) -> None:
     source = save_encoder(tmp_path / "encoder")
     out = tmp_path / "noisy"

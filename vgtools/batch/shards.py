@@ -46,19 +46,21 @@ from vgtools.io.files import (
     versions,
 )
 from vgtools.io.folders import COMMIT, LIST, Shards, fault_in_record
-from vgtools.io.forms import SIZE
+from vgtools.io.forms import FILES, SIZE, fault_in
 from vgtools.io.names import PLAN, ending_of, is_url, manifest_of, manifest_path
 from vgtools.io.output import check_manifest, read_sealed
 from vgtools.io.parquet import Columns
 from vgtools.io.parts import Rows, new_part, part_path
-from vgtools.io.process import Lock, when_free
+from vgtools.io.process import Lock, is_lock, when_free
 from vgtools.io.remote import file_size
 from vgtools.io.streams import Piece
+from vgtools.io.trust import file_hash
 from vgtools.io.written import seal
 
 Record = dict[str, Any]  # a worker's report of a shard: "shard", "items", "seconds"
 
 _BESIDE = ("npy", "ids", "rows.npy", "regions.jsonl", "errors.jsonl")  # endings of arrays' shards
+_IS_COMMIT = own.begins(b'{"shard":')
 _PLAN = {
     "config": dict,
     "inputs": [{"path": str, "bytes": SIZE, "sha256": str, "unit": str, "units": SIZE}],
@@ -416,19 +418,34 @@ class ShardedOutput:
 def _is_ours(folder: str, name: str) -> bool:
     """Return whether a file with the name of a shard's data or record has its contents.
 
-    The name of data has a hash of all files of the shard; where there are several, a killed try may
-    have left one, and its ending has to do. At a URL the name alone counts.
+    The name of data has a hash of all files of the shard. Where there are several, a kill may have
+    left some, which the commit of the shard names or nobody. At a URL the name alone counts.
     """
     data = re.fullmatch(places.DATA, name)
     if is_url(folder) or not (data or re.fullmatch(r"\d+\.json", name)):
         return True
     path = Path(folder, name)
     if data is None:
-        with file_errors(path, reading=True), open(path, "rb") as stream:
-            return stream.read(9) == b'{"shard":'
+        with file_errors(path, reading=True):
+            return _IS_COMMIT(path)
+    names = [name]
     if folder.rstrip("/").endswith(".npy"):
-        return name.partition(".")[2] in _BESIDE
-    return _short_hash([sha256_file(path)]) == data[2]
+        names = [f"{data[1]}-{data[2]}.{ending}" for ending in _BESIDE]
+    try:
+        hashes = [file_hash(file) for file in map(path.with_name, names) if file.exists()]
+        fits = name in names and _short_hash(hashes) == data[2]
+        return fits or own.Known(_committed(path.with_name(f"{data[1]}.json")))(path)
+    except FileNotFoundError:  # another process has removed it
+        return False
+
+
+def _committed(commit: Path) -> dict[str, Any]:
+    """Return the files that a commit names, with their facts; none if it is damaged."""
+    try:
+        body = orjson.loads(commit.read_bytes())
+    except (FileNotFoundError, orjson.JSONDecodeError):
+        return {}
+    return {} if fault_in(body, {"files": FILES}) else dict(body["files"])
 
 
 def _has_files(record: Mapping[str, Any], size: Callable[[str], int | None]) -> bool:
@@ -555,9 +572,9 @@ def _check_folder(path: str, folder: str, sources: Sequence[PlannedInput]) -> No
     """Refuse a place where a folder of shards cannot be."""
     local = not is_url(folder)
     names = places.sizes(folder)
+    lock = Path(folder, f"{LIST}.lock")
     inputs = [source.path.rstrip("/") for source in sources]
     if local:
-        lock = Path(folder, f"{LIST}.lock")
         ours = (Path(folder), manifest_path(folder), *(Path(folder, name) for name in names))
         refuse_inputs((*ours, lock), inputs)
     if folder in inputs:
@@ -573,6 +590,8 @@ def _check_folder(path: str, folder: str, sources: Sequence[PlannedInput]) -> No
     elif storable(folder) != folder:
         why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
     else:
+        if local:
+            own.check(lock, is_lock)  # before any work, which ends with taking it
         return
     raise DataError(why, path, code=Exit.CANNOT_CREATE)
 
@@ -594,7 +613,10 @@ def read_plan(file: str) -> dict[str, Any] | None:
 def remove_shards(folder: str) -> None:
     """Remove a folder's shards and manifest, and last the plan, the proof that vg wrote it."""
     places.remove(manifest_of(folder), is_manifest)
-    # False sorts before True, so that the plan comes last.
-    for name in sorted(places.sizes(folder), key=PLAN.__eq__):
-        if re.fullmatch(places.OURS, name) and _is_ours(folder, name):
-            places.remove(os.path.join(folder, name))
+    named = filter(partial(re.fullmatch, places.OURS), places.sizes(folder))
+    # A shard's files prove one another, so that all are looked at before one is removed. After a
+    # kill the commit proves those that are left; as "-" sorts before ".", it goes after them. False
+    # sorts before True, so that the plan comes last.
+    ours = [name for name in named if _is_ours(folder, name)]
+    for name in sorted(ours, key=lambda name: (name == PLAN, name)):
+        places.remove(os.path.join(folder, name))

@@ -18,6 +18,7 @@ import typer
 from vgtools import __version__
 from vgtools.commands.lines import CommandLine, is_list, several, take_apart
 from vgtools.io.errors import DataError, Exit, about, plain, storable
+from vgtools.io.forms import read_small
 from vgtools.io.process import note_command_line
 from vgtools.io.records import Record, record_of
 from vgtools.io.streams import open_read
@@ -127,7 +128,7 @@ def _settings(context: typer.Context, file: str) -> Iterator[tuple[Any, Any, str
         one = known.get(key.replace("-", "_"))
         if one is None:
             (nearest,) = difflib.get_close_matches(key, known, n=1, cutoff=0)
-            why = f'"{key}" is not a flag of {context.command_path}; the nearest is "{nearest}"'
+            why = f'"{key:.80}" is not a flag of {context.command_path}; the nearest is "{nearest}"'
             raise DataError(why, file, line, Exit.USAGE)
         if one.name in seen:
             why = f'"{key}" and "{seen[one.name]}" are one flag'
@@ -146,7 +147,7 @@ def _read(file: str) -> tuple[str, dict[str, Any]]:
         code = Exit.USAGE if os.path.exists(file) else Exit.NO_INPUT
         raise DataError(why if code == Exit.USAGE else "does not exist", file, code=code)
     with open_read(file) as stream:
-        data = stream.read()
+        data = read_small(stream, file)
     try:
         text = data.decode()
         body = _parse(file, text)

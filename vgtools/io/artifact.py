@@ -26,7 +26,7 @@ from vgtools.io.names import (
 from vgtools.io.remote import local
 from vgtools.io.streams import decode, open_shard, read_jsonl, read_lines
 from vgtools.io.trust import trusted
-from vgtools.io.written import MANIFEST, check_file, check_format, manifest_beside
+from vgtools.io.written import MANIFEST, check_file, check_format, manifest_beside, renamed
 
 if TYPE_CHECKING:
     # At run time numpy is imported by the functions that need it: it takes a third of the time
@@ -167,8 +167,7 @@ def read_manifest(
         check_form(body, {"files": FILES}, path, "create the artifact again")
         own_name = Path(artifact).name
         if own_name not in files:  # else another file of that name would be compared in its place
-            why = f"belongs to {', '.join(sorted(files))}, expected a manifest of {own_name}"
-            raise DataError(f"{why}; rename the files back, or create {own_name} again", path)
+            raise renamed(own_name, files, path)
         for name, facts in files.items():
             named = {"bytes": facts["bytes"]} if verify == "sizes" else facts
             check_file(path.with_name(name), named, "its manifest", "create it again")

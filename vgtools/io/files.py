@@ -25,6 +25,7 @@ from vgtools.io.errors import (
     storable,
 )
 from vgtools.io.folders import Shards
+from vgtools.io.forms import LARGEST, read_small
 from vgtools.io.names import (
     file_of,
     is_shards,
@@ -119,6 +120,8 @@ def write_manifest(
 
 def is_manifest(path: Path) -> bool:
     """Return whether a file is a manifest that vg wrote."""
+    if path.stat().st_size > LARGEST:
+        return False
     try:
         body = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError:
@@ -158,11 +161,11 @@ def read_value(path: str | Path, expected: str) -> Any:
     """Read one small JSON file; `expected` names it in messages.
 
     Raises:
-        DataError: missing (66), or not JSON (65).
+        DataError: missing (66), not JSON, or not small (65).
     """
     with open_read(path) as stream:
         try:
-            return orjson.loads(stream.read())
+            return orjson.loads(read_small(stream, path))
         except (*BROKEN_STREAM, orjson.JSONDecodeError) as error:
             raise DataError(f"not valid JSON ({error}); expected {expected}", path) from None
 

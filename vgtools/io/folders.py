@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import orjson
 
 from vgtools.io.errors import DataError, Exit, file_errors
-from vgtools.io.forms import FILES, SIZE, fault_in
+from vgtools.io.forms import FILES, SIZE, fault_in, read_small
 from vgtools.io.names import ending_of, is_url, manifest_of, real_folder
 from vgtools.io.remote import file_size, open_url
 from vgtools.io.written import check_file
@@ -99,7 +99,7 @@ class Shards:
         self.sha256 = digest.hexdigest()
         try:
             with file_errors(manifest, reading=True), open_file(manifest) as stream:
-                self.manifest: dict[str, Any] = orjson.loads(stream.read())
+                self.manifest: dict[str, Any] = orjson.loads(read_small(stream, manifest))
         except orjson.JSONDecodeError:
             self.manifest = {}
         own_name = Path(self.folder).name

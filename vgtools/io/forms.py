@@ -1,4 +1,4 @@
-"""The one check of values that are read from disk: types, keys, names that stay in their folder.
+"""The one check of values that are read from disk: size, types, keys, names of the same folder.
 
 A seal shows that nothing was damaged, not that vg wrote it: whoever edits a plan, a commit or a
 manifest can seal it again. So each is compared with a form before anything in it is used:
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from vgtools.io.errors import DataError
 
@@ -24,6 +24,7 @@ NAME: Final = "NAME"
 SIZE: Final = "SIZE"  # an integer that is not negative, and below `_MOST`
 _MOST = 1 << 53  # 9 PB, more than any file has; sums of such sizes fit 64 bits
 FILES = {NAME: {"bytes": SIZE, "sha256": str}}  # the files of a manifest, a journal, a commit
+LARGEST = 1 << 26  # bytes of a manifest or of settings; the largest of vg's have some MB
 TYPE_NAMES: Final = {
     str: "a string",
     int: "an integer",
@@ -33,6 +34,20 @@ TYPE_NAMES: Final = {
     bool: "a boolean",
     type(None): "null",
 }
+
+
+def read_small(stream: BinaryIO, path: str | Path) -> bytes:
+    """Return the rest of a manifest, of settings, or of another file that is read whole.
+
+    Raises:
+        DataError: it has more than `LARGEST` bytes, or no end, as a device (65).
+    """
+    data = bytearray()
+    while block := stream.read(1 << 20):
+        data += block
+        if len(data) > LARGEST:
+            raise DataError(f"has more than {LARGEST >> 20} MB, expected a small file", path)
+    return bytes(data)
 
 
 def is_name(value: object) -> bool:

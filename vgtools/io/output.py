@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,7 +29,7 @@ from vgtools.io.files import (
 )
 from vgtools.io.forms import FILES, SIZE, check_form, is_name
 from vgtools.io.inputs import Inputs, as_inputs
-from vgtools.io.names import is_parquet, is_stream, is_table, manifest_path
+from vgtools.io.names import ending_of, is_parquet, is_stream, is_table, manifest_path
 from vgtools.io.own import open_stream, sync_dir
 from vgtools.io.parquet import Columns
 from vgtools.io.parts import Part, Rows, damaged, new_part, old_part, part_path
@@ -90,6 +91,8 @@ class Output:
             their hashes. `Inputs` if they are read before the output is opened.
         restart: start over.
         disposable: discard an unfinished run that cannot be resumed, where others are refused.
+        former: matches names of files that are not named after the first and that an earlier run
+            of the command may have written; those that this run lacks are removed.
 
     Example:
         with Output(["out.jsonl"], config) as out:
@@ -109,6 +112,7 @@ class Output:
         inputs: Inputs | Sequence[str | Path] = (),
         restart: bool = False,
         disposable: bool = False,
+        former: re.Pattern[str] | None = None,
     ) -> None:
         self.config = storable(config)
         self._inputs = inputs
@@ -119,9 +123,11 @@ class Output:
         self._stop = Stop(patience=5)
         self._parts = list[Part]()
         self._lock: Lock | None = None
+        self._left = set[str]()  # whose parts a journal shows to be vg's
         self._paths = [str(p) for p in paths]
         self._restart = restart
         self._disposable = disposable
+        self._former = former
         streams = [path for path in self._paths if is_stream(path)]
         self.resumable = not streams
         tables = [path for path in self._paths if is_table(path)]
@@ -198,11 +204,16 @@ class Output:
         _check_finals(finals, own.Known(files_of(manifest), journal.get("files", {})))
         if "manifest" in journal:
             journal = {}
-        for final in finals:
-            own.check(part_path(final), self._is_own_part)
+        growing = [*map(part_path, finals)]
+        for path in growing:
+            own.check(path, self._is_own_part)
         assert self._lock is not None
-        self._lock.note(*(part_path(final).name for final in finals))
+        self._lock.note(*(path.name for path in growing))
         if not journal:
+            # A part that this run lacks goes before the journal that shows whose it is.
+            for name in self._left:
+                if (left := part_path(finals[0].with_name(name))) not in growing:
+                    own.remove(left, self._is_own_part)
             own.remove(self._journal, _IS_JOURNAL)
             journal = {"state": {}}
         self.state = _State(journal["state"], self._journal, resumes="files" in journal)
@@ -226,7 +237,7 @@ class Output:
     def _is_own_part(self, path: Path) -> bool:
         """Return whether a lock or journal shows that a killed or stopped run left a part."""
         assert self._lock is not None
-        return path.name in self._lock.names or self._journal.exists()
+        return path.name in self._lock.names or path.name.removesuffix(".part") in self._left
 
     def _read_journal(self, finals: list[Path]) -> dict[str, Any]:
         """Return the journal of an unfinished run with the same settings and inputs, or {}.
@@ -243,8 +254,11 @@ class Output:
             journal = read_sealed(path, _JOURNAL, "the journal of an unfinished run")
         except DataError:
             if self._restart:
+                # A damaged journal cannot show more than its name does.
+                self._left = {final.name for final in finals if _is_beside(final.name, finals[0])}
                 return {}
             raise
+        self._left = {*journal["files"]}
         if self._restart:
             return journal if "manifest" in journal else {}
         difference = config_difference(journal["config"], self.config)
@@ -332,7 +346,8 @@ class Output:
     ) -> None:
         """Rename the parts, main file last, and write the manifest; repeatable after a kill.
 
-        Files that only the former manifest names are removed: they belong to another output.
+        Files that only the former manifest names are removed: they belong to another output. A
+        manifest has no seal, so that those are left whose names the command does not give.
 
         Args:
             finals: where they go.
@@ -354,6 +369,8 @@ class Output:
                 if part_path(final).exists():
                     own.replace(part_path(final), final, known)
             for name in before.keys() - files.keys():
+                if not self._is_former(name, finals[0]):
+                    continue
                 with contextlib.suppress(DataError):  # the user may have replaced it by now
                     own.remove(manifest.with_name(name), known)
             # The renames must survive a power cut that the manifest survives.
@@ -362,6 +379,11 @@ class Output:
         write_manifest(finals[0], files, entries, **journal["manifest"])
         # The journal goes last: as long as it is there, a kill is repaired by publishing again.
         own.remove(self._journal, _IS_JOURNAL)
+
+    def _is_former(self, name: str, main: Path) -> bool:
+        """Return whether an earlier run may have given a file its name, and not the user."""
+        named = self._former is not None and self._former.fullmatch(name) is not None
+        return named or _is_beside(name, main)
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if self.resumable:
@@ -388,23 +410,45 @@ class Output:
             self._stop.__exit__()
 
 
+def check_place(path: str, inputs: Sequence[str]) -> None:
+    """Refuse a place where an output cannot go, before the work for another output.
+
+    The files of an unfinished run are compared with its journal when the output is opened.
+
+    Raises:
+        DataError: it cannot be written, or is a file or has a manifest that is not vg's (73).
+    """
+    final = final_path(path, inputs)
+    manifest = manifest_path(final)
+    check_manifest(manifest, [final])
+    if not os.path.lexists(final.with_name(f"{final.name}.journal")):
+        own.check(final, own.Known(files_of(manifest)))
+
+
 def _check_finals(finals: Sequence[Path], known: own.Known) -> None:
     for final in finals:
         own.check(final, known)
 
 
 def write_files(
-    folder: Path, files: Mapping[str, bytes], kind: str, config: Mapping[str, Any], inputs: Inputs
+    folder: Path,
+    files: Mapping[str, bytes],
+    kind: str,
+    config: Mapping[str, Any],
+    inputs: Inputs,
+    former: re.Pattern[str],
 ) -> None:
     """Write small files that belong together into a folder, with a manifest: all, or none.
 
-    The manifest is named after the first. Files of an earlier run that this run lacks are removed.
+    The manifest is named after the first. Files of an earlier run that this run lacks are removed;
+    `former` matches their names.
 
     Raises:
         DataError: an input changed while it was read (78), another command writes there (75), or a
             file is there that vg did not write (73).
     """
-    with Output([folder / name for name in files], config, inputs=inputs, restart=True) as out:
+    paths = [folder / name for name in files]
+    with Output(paths, config, inputs=inputs, restart=True, former=former) as out:
         for index, data in enumerate(files.values()):
             out.write(data, index)
         out.finish(kind=kind)
@@ -439,6 +483,11 @@ def read_sealed(path: str | Path, form: Any, what: str) -> dict[str, Any]:
     unseal(body, path, "--restart starts over")
     check_form(body, form, path, "--restart starts over")
     return body
+
+
+def _is_beside(name: str, main: Path) -> bool:
+    """Return whether a name has the stem of the main file: `X.ids`, `X.rows.npy` of `X.npy`."""
+    return name.startswith(main.name.removesuffix(ending_of(main)) + ".")
 
 
 def files_of(manifest: Path) -> dict[str, Any]:

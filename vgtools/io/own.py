@@ -156,18 +156,16 @@ def check(path: str | Path, ours: Proof = is_claimed) -> None:
         DataError: it is not vg's, or not a regular file (73), or it cannot be looked at.
     """
     path = Path(path)
-    with file_errors(path, reading=False):
+    # Another process may remove its file at any time.
+    with file_errors(path, reading=False), contextlib.suppress(FileNotFoundError):
         # Not `stat`, which follows a link: a link is refused whatever it leads to.
-        try:
-            facts = os.lstat(path)
-        except FileNotFoundError:
-            return
+        facts = os.lstat(path)
         if not stat.S_ISREG(facts.st_mode):
             raise planted(path)
         # An empty file needs no proof, because nothing of it can be lost.
         if not facts.st_size or is_temporary(path) or ours(path):
             return
-    raise not_ours(path)
+        raise not_ours(path)
 
 
 def remove(path: str | Path, ours: Proof = is_claimed) -> None:

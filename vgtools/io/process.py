@@ -21,7 +21,7 @@ from vgtools.io.errors import DataError, Exit, file_error, plain
 
 Taken = TypeVar("Taken")
 _OWNER = b"process "  # the start of a lock
-_OURS = own.begins(_OWNER)
+is_lock = own.begins(_OWNER)
 
 
 _command_line: list[str] | None = None
@@ -90,7 +90,7 @@ class Lock:
                 self._abandon(own.begins(f"{_me()} on ".encode()))
             raise
 
-    def _abandon(self, ours: own.Proof = _OURS) -> None:
+    def _abandon(self, ours: own.Proof = is_lock) -> None:
         """Remove the file unless another process has the lock or `ours` does not hold."""
         if self._fd >= 0:
             self._close()
@@ -166,7 +166,7 @@ class Lock:
             # have taken it, and would lose its file.
             try:
                 with contextlib.suppress(OSError, DataError):
-                    own.remove(self.path, _OURS)
+                    own.remove(self.path, is_lock)
             except BaseException:  # a stop, or no memory, before it was removed
                 self._abandon()
                 raise

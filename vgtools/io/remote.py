@@ -17,6 +17,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader, RawIOBase
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -34,7 +35,7 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "last_modifie
 _GONE = (404, 410)  # status of a web server
 # huggingface_hub's errors, also about a repository that is private.
 _MISSING = ("RepositoryNotFoundError", "RevisionNotFoundError", "RemoteEntryNotFoundError")
-_BRACED = 1_000_000  # files of one range
+_BRACED = 1_000_000  # files of one pattern
 
 
 class Facts(NamedTuple):
@@ -234,7 +235,9 @@ def expand(pattern: str) -> list[str]:
     """
     if not re.search(r"[*?\[{]", pattern) or os.path.lexists(file_of(pattern)):
         return [pattern]
-    names = _braced(pattern)
+    names = [*islice(_braced(pattern), _BRACED + 1)]
+    if len(names) > _BRACED:
+        raise _too_many(pattern)
     if names != [pattern]:
         return [one for name in names for one in expand(name)]
     if not re.search(r"[*?\[]", pattern):
@@ -251,19 +254,23 @@ def expand(pattern: str) -> list[str]:
     return [f"{name}#{columns}" for name in found] if columns else found
 
 
-def _braced(pattern: str) -> list[str]:
-    """Return the names that a pattern with braces means; without, itself."""
+def _too_many(pattern: str) -> DataError:
+    return DataError(f"names more than {_BRACED:,} files", pattern, code=Exit.USAGE)
+
+
+def _braced(pattern: str) -> Iterator[str]:
+    """Yield the names that a pattern with braces means; without, itself."""
     found = re.search(r"\{(?:([0-9]+)\.\.([0-9]+)|([^{},]*(?:,[^{},]*)+))\}", pattern)
     if found is None:
-        return [pattern]
+        yield pattern
+        return
     if found[3] is not None:
         parts = found[3].split(",")
     else:
         first = int(found[1])
         last = int(found[2])
         if abs(last - first) >= _BRACED:
-            why = f"names more than {_BRACED:,} files"
-            raise DataError(why, pattern, code=Exit.USAGE)
+            raise _too_many(pattern)
         step = 1 if first <= last else -1
         # As in a shell, all have the width of the longest if one starts with a zero.
         padded = any(len(end) > 1 and end.startswith("0") for end in found.groups()[:2] if end)
@@ -271,7 +278,8 @@ def _braced(pattern: str) -> list[str]:
         parts = [f"{number:0{width}}" for number in range(first, last + step, step)]
     before = pattern[: found.start()]
     after = pattern[found.end() :]
-    return [name for part in parts for name in _braced(f"{before}{part}{after}")]
+    for part in parts:
+        yield from _braced(f"{before}{part}{after}")
 
 
 def sizes(folder: str) -> dict[str, int]:

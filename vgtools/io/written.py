@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import orjson
 
 from vgtools import __version__
 from vgtools.io.errors import DataError, Exit, file_errors, json_bytes
-from vgtools.io.forms import SIZE, check_form
+from vgtools.io.forms import LARGEST, SIZE, check_form, read_small
 from vgtools.io.names import (
+    ending_of,
     file_of,
     is_shards,
     is_stream,
@@ -104,22 +105,25 @@ def check_format(body: Mapping[str, Any], path: str | Path) -> None:
 def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, Any]:
     """Return the manifest next to a stream's file, or an empty dictionary.
 
-    A stream needs no manifest, and the file with its name may have nothing to do with vg.
+    A stream needs no manifest, and the file with its name may have nothing to do with vg, or be
+    the manifest of another file, as `X.json` of `X.npy` is next to `X.txt`.
 
     Args:
         stream: the file.
         sha256: hash of the file, where it is known, to be compared as well.
 
     Raises:
-        DataError: the manifest is damaged or of a newer format, or the file has another size or
-            hash than it states (65).
+        DataError: the manifest is damaged or of a newer format, the file has another size or hash
+            than it states, or both were renamed (65).
     """
     stream = file_of(stream)
     path = manifest_path(stream)
     if is_stream(stream) or not path.is_file():
         return {}
-    with file_errors(path, reading=True):
-        data = path.read_bytes()
+    with file_errors(path, reading=True), open(path, "rb") as opened:
+        if os.path.getsize(path) > LARGEST and not is_marked(path):
+            return {}
+        data = read_small(opened, path)
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -130,7 +134,11 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     check_form(body, MANIFEST, path, f"create {stream} again, or remove the manifest")
     files = body.get("files")
     name = Path(real_folder(stream)).name
-    if not isinstance(files, dict) or name not in files:
+    if not isinstance(files, dict):
+        return {}
+    if name not in files:
+        if _is_renamed(Path(real_folder(stream)), files):
+            raise renamed(name, files, path)
         return {}
     facts = files[name]
     check_form(facts, {"bytes?": SIZE, "sha256?": str}, path, f"create {stream} again")
@@ -141,6 +149,32 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     if sha256 and facts.get("sha256"):
         check_hash(stream, sha256, facts["sha256"], "its manifest", again, "was rewritten")
     return body
+
+
+def renamed(name: str, files: Iterable[str], manifest: Path) -> DataError:
+    """Return the error of a file whose manifest, by its place, names others."""
+    why = f"belongs to {', '.join(sorted(files))}, expected a manifest of {name}"
+    return DataError(f"{why}; rename the files back, or create {name} again", manifest)
+
+
+def _is_renamed(file: Path, files: Mapping[str, Any]) -> bool:
+    """Return whether a file that the manifest at its place does not name got another name.
+
+    A manifest in its place has the name of one of its files: then the file is its neighbour, unless
+    it has the contents of one that is gone. A manifest that was renamed may have taken the file
+    along, whatever its contents are by now.
+    """
+    stem = file.name.removesuffix(ending_of(file))
+    moved = all(name.removesuffix(ending_of(name)) != stem for name in files)
+    if moved and any(ending_of(name) == ending_of(file) for name in files):
+        return True
+    gone = {n: f for n, f in files.items() if moved or not os.path.lexists(file.with_name(n))}
+    if not os.path.isfile(file):
+        return False
+    size = os.path.getsize(file)
+    facts = [f for f in gone.values() if isinstance(f, dict) and f.get("bytes") == size]
+    with file_errors(file, reading=True):
+        return bool(facts) and file_hash(file) in [f.get("sha256") for f in facts]
 
 
 def check_made(path: str | Path, sha256: str | None = None) -> None:

@@ -157,10 +157,7 @@ def _save_noisy(ref: str, folder: Path, magnitude: float, seed: int) -> dict[str
         if info.get("kind") != _KIND:
             refuse("has a run of another kind, which would be lost")
         check_form(info, {"files": {str: {"sha256": str}}}, folder / "run.json", "remove it")
-        found = digests(folder, files_below(folder))
-        del found["run.json"]
-        others = {name for name, facts in found.items() if facts != info["files"].get(name)}
-        if others:
+        if others := _others(folder, info["files"]):
             refuse(f"has {min(others)}, which is not of the run, or has changed")
         own.claim(folder)
     elif folder.exists():
@@ -198,6 +195,18 @@ def _save_noisy(ref: str, folder: Path, magnitude: float, seed: int) -> dict[str
         raise
     sync_dir(folder.parent)
     return {**facts, "fingerprint": digest}
+
+
+def _others(folder: Path, files: Mapping[str, Any]) -> set[str]:
+    """Return the names in the folder of a run besides its unchanged files and their folders.
+
+    Each is a file, a link, also in the place of a file, or a folder without files.
+    """
+    found = digests(folder, files_below(folder))
+    kept = {"run.json", *(name for name, facts in found.items() if facts == files.get(name))}
+    kept |= {parent.as_posix() for name in kept for parent in Path(name).parents}
+    below = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {name for name, path in below.items() if name not in kept or path.is_symlink()}
 
 
 def _read(file: Path) -> bytes:

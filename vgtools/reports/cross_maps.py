@@ -17,7 +17,7 @@ from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
 from vgtools.io.output import write_files
 from vgtools.reports.drawing import SOFT, Figure
-from vgtools.reports.figures import of_kind
+from vgtools.reports.figures import FILES, of_kind
 from vgtools.reports.tables import Table, markdown
 from vgtools.systems.xdbert.maps import MEASURES, SHARES, CrossProbe, MapExample
 
@@ -127,4 +127,4 @@ def save(
             figure = map_figure(example, layer)
             for suffix in (".svg", ".png"):
                 files[f"example-{number}.layer-{layer + 1}{suffix}"] = figure.render(suffix)
-    write_files(folder, files, "cross-attention", config, inputs)
+    write_files(folder, files, "cross-attention", config, inputs, FILES)

@@ -9,6 +9,7 @@ Axes: L layers, W words, R regions.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -467,6 +468,11 @@ FIGURES: tuple[tuple[str, str, Callable[[Sequence[Record]], Figure | None]], ...
     ("dependencies", "Dependency relations", dependency_figure),
     ("patterns", "Targets of heads", pattern_figure),
     ("heads", "Distances of heads", head_map),
+)
+# Files of `vg probe-attention` that not every run of it has.
+FILES = re.compile(
+    r"examples\.jsonl|page\.html|"
+    rf"({'|'.join(file for file, *_ in FIGURES)}|example-\d+(\.layer-\d+)?)\.(svg|png)"
 )
 
 # ----------------------------------------------------------------------------------------- captions

@@ -22,6 +22,7 @@ from vgtools.io.output import write_files
 from vgtools.reports.drawing import COLOURS, DARK_STYLE
 from vgtools.reports.figures import (
     FIGURES,
+    FILES,
     example_figure,
     measured,
     of_kind,
@@ -415,4 +416,4 @@ def save_findings(
             say(f"{fault}; the page shows the boxes alone")
     source = credit(images) if images else ""
     files = report_files(records, shown, config["encoder"], source)
-    write_files(folder, files, "attention-probe", config, inputs)
+    write_files(folder, files, "attention-probe", config, inputs, FILES)

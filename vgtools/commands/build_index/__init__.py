@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from vgtools.commands.build_index.flags import Keys, Lists
 from vgtools.commands.options import Argument, Limit, Restart, Runtime, Value, help_at_terminal
 from vgtools.commands.signature import flags
 from vgtools.io.errors import DataError, amount
+from vgtools.io.files import refuse_inputs
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import beside
 from vgtools.io.output import Output
@@ -91,6 +93,7 @@ def _find_by_words(source: str, by: Keys, output: str, limit: int | None, restar
     from vgtools.text.word_vectors import open_word_vectors
 
     inputs = Inputs([source])
+    refuse_inputs(map(Path, named_files(output)), filter(None, (by.vectors, by.stop_words)))
     words = keys.word_facts(by.stop_words, by.language)
     stop_words = keys.stop_words_of(words, output)
     vectors = None if by.vectors is None else open_word_vectors(by.vectors)

@@ -37,8 +37,8 @@ class PhotoFlags:
             typer.BadParameter: no photos to list, or the two outputs would share a manifest.
             DataError: the list cannot be written there.
         """
-        from vgtools.io.files import final_path
         from vgtools.io.names import is_stream, manifest_path
+        from vgtools.io.output import check_place
 
         if not self.images_out:
             return
@@ -52,7 +52,7 @@ class PhotoFlags:
         why = f"is a name that vg may use while it writes -o {output}; choose another"
         refuse_if(other.startswith(f"{one}."), "--images-out", why)
         if not is_stream(self.images_out):
-            final_path(self.images_out, inputs)
+            check_place(self.images_out, inputs)
 
     def open(self) -> Folder | None:
         """Return the folder of the photos; None without --images."""

@@ -99,7 +99,7 @@ def tokenizer(
         output: Folder to write.
         mask: For masked language models: <mask> is entry 4, and <s> comes before a text.
     """
-    from vgtools.io.files import dumps, versions
+    from vgtools.io.files import dumps, refuse_inputs, versions
     from vgtools.io.inputs import Inputs
     from vgtools.io.own import atomic_write, check
     from vgtools.io.process import command_line
@@ -112,6 +112,8 @@ def tokenizer(
     check_streams(texts, output)
     refuse_if(len(set(texts)) < len(texts), "FILE", "is named twice")
     folder = run_folder(output, restart=False)
+    written = [folder / name for name in ("tokenizer_config.json", "tokenizer.json")]
+    refuse_inputs((*written, folder / "run.json"), texts)
 
     def is_ours(file: Path) -> bool:
         return kind_of(file) == "tokenizer"
@@ -133,16 +135,12 @@ def tokenizer(
         names |= {"mask": subwords.MASK, "cls": subwords.START, "sep": subwords.END}
     facts = {"tokenizer_class": "PreTrainedTokenizerFast"}
     facts |= {f"{name}_token": token for name, token in names.items()}
-    contents = {
-        "tokenizer_config.json": dumps(facts),
-        "tokenizer.json": learnt.to_str(pretty=True).encode(),
-    }
-    written = [folder / name for name in contents]
+    contents = (dumps(facts), learnt.to_str(pretty=True).encode())
     former = read_run(folder)["files"] if (folder / "run.json").exists() else {}
-    for file, data in zip(written, contents.values(), strict=True):
+    for file, data in zip(written, contents, strict=True):
         # A call that was killed may have written the file without the record of it.
         check(file, partial(has_hash, former.get(file.name, {}).get("sha256"), data))
-    for file, data in zip(written, contents.values(), strict=True):
+    for file, data in zip(written, contents, strict=True):
         atomic_write(file, data)
     body: dict[str, Any] = {
         "format": FORMAT,

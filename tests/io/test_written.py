@@ -1,0 +1,100 @@
+"""A file of rows and the manifest at its place: of that file, of a neighbour, or renamed."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from vgtools.io.artifact import read_manifest
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import is_manifest, read_json, write_manifest
+from vgtools.io.streams import read_texts
+from vgtools.io.written import check_made, manifest_beside
+
+ROWS = b'{"text": "a"}\n{"text": "b"}\n'
+
+
+def made(folder: Path, name: str = "v.jsonl", *more: str) -> Path:
+    """Write rows and further files with one manifest, as a command does."""
+    files = [folder / name, *(folder / other for other in more)]
+    for number, file in enumerate(files):
+        rows = ROWS if file.suffix != ".gz" else gzip.compress(ROWS)
+        file.write_bytes(rows if not number else b"%d\n" % number)
+    write_manifest(files[0], files, kind="vokens", held_out=1)
+    return files[0]
+
+
+def refused(file: Path, names: str) -> None:
+    for read in (manifest_beside, check_made, lambda path: list(read_texts(path))):
+        with pytest.raises(DataError, match="rename the files back") as caught:
+            read(file)
+        assert caught.value.code == Exit.DATA
+        assert f"belongs to {names}, expected a manifest of {file.name}" in str(caught.value)
+
+
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".txt", ".parquet"])
+def test_rows_that_were_renamed_with_their_manifest_are_refused(
+    tmp_path: Path, ending: str, edited: bool
+) -> None:
+    rows = made(tmp_path, f"v{ending}").rename(tmp_path / f"r{ending}")
+    (tmp_path / "v.json").rename(tmp_path / "r.json")
+    if edited:
+        rows.write_bytes(rows.read_bytes()[::-1])
+    refused(rows, f"v{ending}")
+    made(tmp_path, f"v{ending}")  # as it is with a copy of both, too
+    refused(rows, f"v{ending}")
+
+
+def test_rows_that_got_another_ending_are_refused(tmp_path: Path) -> None:
+    rows = made(tmp_path).rename(tmp_path / "v.txt")
+    refused(rows, "v.jsonl")
+    rows = rows.rename(tmp_path / "r.txt")
+    (tmp_path / "v.json").rename(tmp_path / "r.json")
+    refused(rows, "v.jsonl")
+
+
+def test_the_ids_of_an_index_that_got_another_ending_are_refused(tmp_path: Path) -> None:
+    made(tmp_path, "x.faiss", "x.ids")
+    ids = (tmp_path / "x.ids").rename(tmp_path / "x.txt")
+    refused(ids, "x.faiss, x.ids")
+
+
+def test_a_file_next_to_the_manifest_of_another_is_read(tmp_path: Path) -> None:
+    made(tmp_path, "x.npy", "x.ids", "x.errors.jsonl")
+    made(tmp_path, "o.jsonl", "emb.npy")
+    made(tmp_path).rename(tmp_path / "elsewhere.jsonl")
+    (tmp_path / "v.json").rename(tmp_path / "w.json")
+    copy = (tmp_path / "x.txt", (tmp_path / "x.ids").read_bytes())  # its own is still there
+    edited = ("x.txt", "x.jsonl", "x.errors.jsonl", "o.npy", "o.txt", "emb.jsonl", "w.csv")
+    for file, data in (copy, *((tmp_path / name, b"mine\n") for name in edited)):
+        file.write_bytes(data)
+        assert manifest_beside(file) == {}, file
+        check_made(file)
+
+
+def test_what_is_too_large_for_a_manifest_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = made(tmp_path)
+    size = rows.with_suffix(".json").stat().st_size
+    for module in ("forms", "written", "files"):
+        monkeypatch.setattr(f"vgtools.io.{module}.LARGEST", size)
+    assert manifest_beside(rows)["kind"] == "vokens"
+    with open(rows.with_suffix(".json"), "ab") as stream:
+        stream.write(b" ")
+    for read in (manifest_beside, read_manifest, check_made):
+        with pytest.raises(DataError, match=r"v\.json: has more than 0 MB, expected a small file"):
+            read(rows)
+    assert not is_manifest(rows.with_suffix(".json"))
+    rows.with_suffix(".json").write_text(f'{{"annotations": "{"x" * size}"}}')  # the user's
+    assert manifest_beside(rows) == {}
+
+
+def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shape.json").symlink_to("/dev/zero")
+    with pytest.raises(DataError, match="has more than 64 MB") as caught:
+        read_json(tmp_path / "shape.json")
+    assert caught.value.code == Exit.DATA
