@@ -24,6 +24,7 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.commands.signature import flags
+from vgtools.io.process import note
 from vgtools.io.settings import file, value
 
 _KINDS = ("own", "found", "other", "random", "none")
@@ -114,6 +115,7 @@ def perplexity(
     from vgtools.models.references import pick_device
     from vgtools.reports import tables
     from vgtools.systems.grounding.scoring import Comparison, Offer
+    from vgtools.tasks.perplexity import uncertain
 
     known_values = tables.reported(reported, "perplexities") if reported else []
 
@@ -136,7 +138,10 @@ def perplexity(
             out = stack.enter_context(Output([output], config, inputs=inputs, restart=True))
         for ref in encoder:
             comparison.add(ref)
-        records = [*comparison.records(samples, seed), *known_values]
+        found = comparison.records(samples, seed)
+        for remark in uncertain(found):
+            note("perplexity", remark)
+        records = [*found, *known_values]
         if table:
             sys.stdout.buffer.write(tables.markdown(tables.perplexity_table(records)).encode())
         else:

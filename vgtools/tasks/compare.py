@@ -333,10 +333,11 @@ def difference(
         seed: seed of the samples.
     """
     found = metrics.paired_bootstrap(statistic, gold, base, ours, samples=samples, seed=seed)
-    points = {key: scale * getattr(found, key) for key in ("value", "low", "high")}
+    ends = {"value": found.value, "low": found.low, "high": found.high}
+    points = {key: None if end is None else scale * end for key, end in ends.items()}
     if not found.over_runs:
         return points | {"p": None, "p_examples": found.p, "significant": False}
-    return points | {"p": found.p, "significant": found.p < SIGNIFICANT}
+    return points | {"p": found.p, "significant": found.p is not None and found.p < SIGNIFICANT}
 
 
 def correct(records: Sequence[Record]) -> None:
