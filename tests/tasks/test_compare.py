@@ -297,6 +297,9 @@ def test_correlation_by_hand() -> None:
     # atanh(0.8) = 1.0986; with n - 3 = 1 the half width is 1.96.
     assert found["pearson"]["low"] == pytest.approx(np.tanh(1.0986123 - 1.959964))
     assert found["spearman"]["low"] < found["pearson"]["low"]
+    for values in ([0.1, 0.2, 0.3, 0.7], [-0.1, -0.2, -0.3, -0.7]):
+        for found in map(c.correlation([0.1, 0.2, 0.3, 0.7], values).get, ("pearson", "spearman")):
+            assert found["low"] <= found["value"] <= found["high"], "a correlation of 1 is inside"
     assert c.correlation([1, 2, 3], [3, 2, 1])["pearson"] == {"value": pytest.approx(-1.0)}
     assert c.correlation([1, 2], [1, 2]) == {"n": 2}
 

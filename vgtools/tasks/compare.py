@@ -512,7 +512,8 @@ def correlation(xs: Sequence[float], ys: Sequence[float]) -> Record:
             width = 1.959964 * math.sqrt(factor / (len(xs) - 3))
             # The transformation of a correlation of exactly 1 or -1 is infinite.
             z = math.atanh(min(max(value, -1 + 1e-12), 1 - 1e-12))
-            found[name] |= {"low": math.tanh(z - width), "high": math.tanh(z + width)}
+            found[name]["low"] = min(value, math.tanh(z - width))
+            found[name]["high"] = max(value, math.tanh(z + width))
     return found
 
 
