@@ -73,11 +73,12 @@ def perplexity(
 ) -> None:
     """Measure the perplexity of the masked words of texts, for one or more models.
 
-    Every model is asked for the same words, fixed by a text's number. Prints one record per model
-    and --pictures: masked tokens, nll (nats per token), perplexity with its 95 % interval, and the
-    paired difference from the first record with interval and p (of these very models: other
-    training seeds are not counted); the same for content words. Texts of one image are drawn
-    together where rows name images.
+    Every model is asked for the same masked words, fixed by a text's number. As in BERT's training
+    80 % of them are shown as a mask, 10 % as another word and 10 % as they are. Prints one record
+    per model and --pictures: masked tokens, nll (nats per token), perplexity with its 95 %
+    interval, and the paired difference from the first record with interval and p (of these very
+    models: other training seeds are not counted); the same for content words. Texts of one image
+    are drawn together where rows name images; a single text has no interval and no p.
 
     Examples:
 
