@@ -159,7 +159,7 @@ def test_two_answers_that_are_as_often_right_stop_with_the_line(tmp_path: Path) 
     rows = [{"item": f"i{n}", "prompts": ["a [MASK]"], "answers": [["dog"], ["cat"]],
              "values": [1, 1 if n == 2 else 0]} for n in range(4)]  # fmt: skip
     path.write_text("".join(f"{json.dumps(own)}\n" for own in rows))
-    why = r'p\.jsonl:3: neither of two answers is the right one: "values" is \[1, 1\]'
+    why = r'p\.jsonl:3: neither of two answers is right: "values" is \[1, 1\]'
     with pytest.raises(DataError, match=why):
         read_prompts(str(path))
     # Of three answers, two may be as often right: they are ranked.

@@ -153,7 +153,7 @@ def _statistics(
             gain = paired_difference(parts[first], own, items=count, seed=seed)
             change: Record = asdict(gain)
             if not gain.over_runs and items.statistic not in LOWER_IS_BETTER:
-                # More items have the spread of these, without what their small number adds.
+                # As many items as are asked for are no longer few: the spread alone counts.
                 error = float((means - parts[first].mean(-1))[1:].std())
                 change["items_for_point"] = math.ceil(count * (_FOUND * error / 0.01) ** 2)
             found[name]["difference"] = change

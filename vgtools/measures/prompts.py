@@ -223,7 +223,7 @@ def read_prompts(path: str) -> list[Measure]:
     if all(len(own) == 2 for own in prompts.answers):
         if tied is not None:
             line, values = tied
-            why = f'neither of two answers is the right one: "values" is {values!r:.60}'
+            why = f'neither of two answers is right: "values" is {values!r:.60}'
             raise DataError(f"{why}; leave the row out", path, line)
         return [ChosenAnswers(prompts)]
     forms = (("Spearman", True), ("Kendall", True), ("Spearman", False))

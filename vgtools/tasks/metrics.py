@@ -413,7 +413,7 @@ def paired_bootstrap(
     The p-value is two-sided: the share of samples whose difference is as far from the observed
     difference as this is from 0, counting the observed difference itself, so it is never 0. Nor is
     it below 2 to the power of 1 - N, the p-value of a sign test in which all N items agree. Few
-    items count with wider deviations (`_deviations`), a single one has no interval and no p-value.
+    items count with wider deviations (`_deviations`); a single item has no interval and no p-value.
 
     Several runs of a system, one per seed, are worth the mean of their statistics. With two or more
     on both sides, the results of other seeds also count as chance: a sample adds to the items'

@@ -83,8 +83,9 @@ def summary(
     if not scores.tokens.sum():
         raise ValueError("no word is masked")
     mine = scores.within(groups)
-    asked = mine.tokens > 0  # other groups tell nothing, and do not count as items
-    tokens, nll = mine.tokens[asked], mine.nll[asked]
+    asked = mine.tokens > 0  # a group without masked words is not an item of the draw
+    tokens = mine.tokens[asked]
+    nll = mine.nll[asked]
     # Against a likelihood of 1 everywhere, the difference is the value itself, with its interval.
     nothing = np.zeros(len(tokens))
     found = paired_bootstrap(mean_nll, tokens, nothing, nll, samples=samples, seed=seed)
