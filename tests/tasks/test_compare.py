@@ -424,3 +424,11 @@ def test_the_lower_error_is_better_and_in_no_average(tmp_path: Path) -> None:
     assert remarks[0].endswith("READ: RMSE, not percent, lower is better, not in Avg.")
     assert ".." not in remarks[0]
     assert score_table([near, *c.compare(rows[::-1], samples=300)][1:])[1][1][2].endswith("†")
+
+
+def test_a_single_example_has_a_difference_alone() -> None:
+    one = np.ones((2, 1), int)
+    found = c.difference(metrics.accuracy, np.ones(1, int), 0 * one, one, 100, 9, 0)
+    assert found == {"value": 100, "low": None, "high": None, "p": None, "significant": False}
+    rows = [{"baseline": False, "run": "a", "tasks": {"sst2": {"difference": found}}}]
+    assert not list(c.gains(rows, {"sst2": 0.5}))

@@ -539,6 +539,7 @@ def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Re
             if name in ratios
             and not shown_task(name, cell).lower_is_better
             and (difference := cell.get("difference"))
+            and difference["low"] is not None  # a single example has no interval
         ]
         if points:
             xs = [point["grounding_ratio"] for point in points]
