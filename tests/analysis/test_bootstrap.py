@@ -46,13 +46,16 @@ def test_the_interval_of_a_share_is_scipys_where_groups_are_many(share: float) -
     assert np.abs(np.array(found) - found_by_scipy.confidence_interval).max() < 0.05 * width
 
 
-def test_an_interval_of_few_groups_is_wider_and_one_without_spread_is_a_point() -> None:
+def test_an_interval_of_few_groups_is_wider_and_one_without_spread_is_exact() -> None:
     for freedom in (8, 29, 499):
         assert _t(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=1e-3)
     total = np.array([3, 1, 2, 0, 4, 2, 1, 5, 2, 3])
     drawn = draws(10, 1000)
-    assert share_ends(total, total, drawn) == [1, 1]
-    assert share_ends(0 * total, total, drawn) == [0, 0]
+    # None and all of nine groups with items, of which no sample shows a spread.
+    for right, count in ((0 * total, 0), (total, 9)):
+        exact = stats.binomtest(count, 9).proportion_ci(method="exact")
+        assert share_ends(right, total, drawn) == pytest.approx([exact.low, exact.high])
+    assert share_ends(total[:1], total[:1], drawn[:, :1]) == pytest.approx([0.025, 1])
     assert share_ends(total[:1] - 1, total[:1], drawn[:, :1]) == [2 / 3] * 2
     right = np.array([1, 0, 2, 0, 1, 1, 1, 2, 0, 2])
     low, high = share_ends(right, total, drawn)

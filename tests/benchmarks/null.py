@@ -6,12 +6,14 @@ true value (at least 93 %). Nothing of a network is run.
 - compare: two systems of the same expected accuracy, 300 examples of unequal difficulty, 1, 2, 3
   and 5 seeds per side whose accuracies spread by 0, 2 and 4 points (`0/4`: one side alone). With a
   single seed there must be no p-value; its interval is that of these two models.
-- perplexity: texts of several per image, two models that are equally good in the mean.
+- perplexity: texts of several per image, two models that are equally good in the mean; and 2, 3,
+  5, 10 and 20 texts, whose differences are normal or skewed.
 - evaluate-matcher: shares of hits, several per photo, rare and frequent ones.
 - probe-attention: 144 heads no better than the baseline: a head named beforehand, and the best;
   the baseline is one more head, or `steady`, the share that is right by chance.
 - measure: Spearman's correlation of two models with 500 judgements, 1, 2, 3 and 5 runs whose
-  correlations spread by about 2 points. A single run is of this very model.
+  correlations spread by about 2 points. A single run is of this very model. Also a single run with
+  3, 5, 10 and 20 judgements (2 are refused), and the means of as many values, normal or skewed.
 - retrieve: R@1, R@10 and median rank of texts, several per image.
 
     python tests/benchmarks/null.py [--draws 1000] [--only WORD]
@@ -30,6 +32,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from vgtools.analysis import recall
+from vgtools.io.arrays import Array
 from vgtools.measures.compare import compare as compare_measured
 from vgtools.measures.evaluation import GoldItems, Measured
 from vgtools.systems.attention_probes.scores import HeadScores, significance
@@ -78,6 +81,26 @@ def of_perplexity(rng: Rng) -> Drawn:
     yield "level", found["difference"]["p"] < 0.05
     yield "cover", found["difference"]["low"] <= 0 <= found["difference"]["high"]
     yield "cover of perplexity", found["low"] <= np.exp(3) <= found["high"]
+
+
+def apart(rng: Rng, count: int, skewed: bool) -> Array:
+    """Return differences of few texts or items, 0 in the mean."""
+    return rng.exponential(1, count) - 1 if skewed else rng.normal(0, 1, count)
+
+
+def of_few_texts(texts: int, skewed: bool) -> Callable[[Rng], Drawn]:
+    def draw(rng: Rng) -> Drawn:
+        tokens = np.full(texts, 10)
+        nll = 40 + 2 * rng.normal(0, 1, texts)
+        both = [nll + 2 * apart(rng, texts, skewed), nll]
+        models = [perplexity.TextScores(tokens, own) for own in both]
+        seed = int(rng.integers(2**31))
+        found = perplexity.summary(*models, np.arange(texts), samples=SAMPLES, seed=seed)
+        yield "level", found["difference"]["p"] < 0.05
+        yield "cover", found["difference"]["low"] <= 0 <= found["difference"]["high"]
+        yield "cover of perplexity", found["low"] <= np.exp(4) <= found["high"]
+
+    return draw
 
 
 def matcher(share: float, photos: int) -> Callable[[Rng], Drawn]:
@@ -131,6 +154,23 @@ def measure(runs: int) -> Callable[[Rng], Drawn]:
     return draw
 
 
+def of_few_items(count: int, statistic: str, skewed: bool) -> Callable[[Rng], Drawn]:
+    def draw(rng: Rng) -> Drawn:
+        gold, shared = rng.normal(0, 1, (2, count))
+        said = gold + 0.7 * shared + rng.normal(0, 1, (2, count))
+        if statistic == "mean":
+            said = np.stack([shared, shared + apart(rng, count, skewed)])
+        items = GoldItems(name="few", kind="items", statistic=statistic, keys=(), gold=gold)
+        seed = int(rng.integers(2**31))
+        rows = {"a": [0], "b": [1]}
+        found = compare_measured([Measured(items, list(said))], rows, SAMPLES, seed)
+        change = found[1]["difference"]
+        yield "level", change["p"] < 0.05
+        yield "cover", change["low"] <= 0 <= change["high"]
+
+    return draw
+
+
 def retrieve(rng: Rng) -> Drawn:
     photos, bank = 100, 1000
     image = np.repeat(np.arange(photos), 5)
@@ -160,12 +200,21 @@ def conditions() -> Iterator[tuple[str, Callable[[Rng], Drawn]]]:
         if runs > 1:
             yield f"compare, seeds {runs}, spread 0/4", compare(runs, (0, 4))
     yield "perplexity", of_perplexity
+    for texts in (2, 3, 5, 10, 20):
+        for skewed in (False, True):
+            name = f"perplexity, {texts} texts" + ", skewed" * skewed
+            yield name, of_few_texts(texts, skewed)
     for share, photos in ((0.02, 500), (0.2, 100), (0.5, 500)):
         yield f"evaluate-matcher, {share:.0%} of {photos} photos", matcher(share, photos)
     for steady in (False, True):
         yield "probe-attention" + ", steady baseline" * steady, probes(steady)
     for runs in (1, 2, 3, 5):
         yield f"measure, runs {runs}", measure(runs)
+    for count in (3, 5, 10, 20):
+        yield f"measure, {count} judgements", of_few_items(count, "spearman", False)
+        for skewed in (False, True):
+            name = f"measure, {count} values" + ", skewed" * skewed
+            yield name, of_few_items(count, "mean", skewed)
     yield "retrieve", retrieve
 
 

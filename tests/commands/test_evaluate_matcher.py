@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from tests.tiny import BACKBONE, save_feats, save_run_of
 from vgtools.cli import run
 from vgtools.io.errors import Exit
-from vgtools.io.files import dumps
+from vgtools.io.files import dumps, identity
+from vgtools.systems.vokenization import vokenize
 
 WORDS = ["bam", "dor", "lis", "gem"]
 CONLLU = "1\t{0}\t{0}\tNOUN\t_\t_\t0\troot\t_\t_\n\n"
@@ -74,6 +76,54 @@ def test_a_record_per_run(evaluate: Any, place: Path) -> None:
     why = "hits; with fewer than 10 it is too narrow: take more photos"
     assert f"{place}/run.s0: an interval is of " in err
     assert why.removeprefix("hits") in err
+
+
+def trained(monkeypatch: pytest.MonkeyPatch, captions: Path, *argv: str) -> None:
+    """Let every run be one that `vg train-matcher` made of a file."""
+    found = vokenize.open_matcher
+
+    def opened(*args: Any, **kwargs: Any) -> Any:
+        run = found(*args, **kwargs)
+        inputs = [identity(captions)]
+        return replace(run, info=run.info | {"inputs": inputs, "argv": ["vg", *argv]})
+
+    monkeypatch.setattr(vokenize, "open_matcher", opened)
+
+
+@pytest.mark.parametrize(
+    ("argv", "split", "learned"),
+    [
+        ((), "train", True),
+        ((), "dev", False),
+        (("--split", "dev"), "dev", True),
+        (("--split=dev",), "train", False),
+        (("--valid={captions}",), "train", False),
+        (("--valid", "other.jsonl"), "train", True),
+    ],
+)
+def test_captions_that_a_run_learned_from_are_noted(
+    evaluate: Any, place: Path, monkeypatch: Any, argv: Any, split: str, learned: bool
+) -> None:
+    captions = place / "captions.jsonl"
+    trained(monkeypatch, captions, *(word.format(captions=captions) for word in argv))
+    code, out, err = evaluate("--split", split)
+    assert code == 0
+    assert json.loads(out).get("learned_from", False) is learned
+    assert ("run.s0: learned from these very captions, on which it looks" in err) is learned
+
+
+def test_captions_without_splits_are_all_learned_from(
+    evaluate: Any, place: Path, monkeypatch: Any
+) -> None:
+    rows = [{"image": f"image{i:03}", "text": WORDS[i % 4]} for i in range(8)]
+    for name in ("nosplit", "others"):
+        (place / f"{name}.jsonl").write_bytes(b"".join(map(dumps, rows)))
+        rows.pop()
+    trained(monkeypatch, place / "nosplit.jsonl")
+    assert json.loads(evaluate(captions="nosplit.jsonl")[1])["learned_from"] is True
+    code, out, err = evaluate(captions="others.jsonl")
+    assert (code, "learned_from" in json.loads(out)) == (0, False)
+    assert "learned from" not in err
 
 
 def test_nouns_and_a_text_with_a_parser(evaluate: Any, place: Path) -> None:

@@ -21,6 +21,7 @@ from tests.tiny.xdbert import save_xdbert
 from vgtools.cli import run
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
+from vgtools.systems.attention_probes import scores
 from vgtools.systems.attention_probes.text import ProbeTexts
 
 
@@ -131,6 +132,26 @@ def test_the_best_head_is_the_one_of_the_other_split(world: World, capfdbinary: 
     assert both[-1]["accuracy"] == named["accuracy"]
     assert both[-1]["accuracy_where_chosen"] == val[-1]["accuracy"]
     assert [r for r in both if r["kind"] == "head"] == [r for r in test if r["kind"] == "head"]
+
+
+def test_no_active_head_is_a_result(
+    world: World, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a single region per photo, on which no head lays more than the text."""
+    monkeypatch.setattr(scores, "ACTIVE", 2.0)
+    out = tmp_path / "out"
+    code, records, err = probe(capfdbinary, *world.given, "--samples", 50, "-o", out)
+    assert code == 0, err
+    assert (records[-1]["head"], records[-1]["active_heads"]) == (None, 0)
+    rules = [r for r in records if r["kind"] == "control" and not r["same_head"]]
+    assert rules
+    assert not any("difference" in rule for rule in rules)
+    found = (out / "tables.md").read_text()
+    assert "| best active head: none is active | – |" in found
+    (row,) = (line for line in found.splitlines() if line.startswith("| first region |"))
+    assert row.endswith(" | – | – |")
+    assert "\nNo head is active: nothing is compared with the controls.\n" in found
+    assert "none is active" in (out / "page.html").read_text()
 
 
 def test_the_batch_size_changes_nothing(world: World, capfdbinary: Any) -> None:

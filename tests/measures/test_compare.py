@@ -96,3 +96,9 @@ def test_samples_that_cannot_reach_a_corrected_p() -> None:
     assert remark.endswith("999 samples are too few; take --samples 2000, or fewer encoders")
     assert out_of_reach(records, 1000) == []
     assert out_of_reach(records[1:], 999) == []
+
+
+def test_intervals_of_few_items_stay_within_what_a_statistic_can_be() -> None:
+    items = GoldItems(name="x", kind="k", statistic="spearman", keys=(), gold=np.arange(4.0))
+    found = compare([Measured(items, [np.array([0.0, 1, 3, 2])])], {"a": [0]}, 200)
+    assert (found[0]["low"], found[0]["high"]) == (-1, 1)

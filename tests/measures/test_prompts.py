@@ -152,3 +152,17 @@ def test_another_row_stops_with_its_line(tmp_path: Path, change: Any, why: str) 
     path.write_text(f"{json.dumps(row(0))}\n{json.dumps(row(1) | change)}\n")
     with pytest.raises(DataError, match=why):
         read_prompts(str(path))
+
+
+def test_two_answers_that_are_as_often_right_stop_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    rows = [{"item": f"i{n}", "prompts": ["a [MASK]"], "answers": [["dog"], ["cat"]],
+             "values": [1, 1 if n == 2 else 0]} for n in range(4)]  # fmt: skip
+    path.write_text("".join(f"{json.dumps(own)}\n" for own in rows))
+    why = r'p\.jsonl:3: neither of two answers is right: "values" is \[1, 1\]'
+    with pytest.raises(DataError, match=why):
+        read_prompts(str(path))
+    # Of three answers, two may be as often right: they are ranked.
+    rows[0] |= {"answers": [["dog"], ["cat"], ["cow"]], "values": [1, 1, 0]}
+    path.write_text("".join(f"{json.dumps(own)}\n" for own in rows))
+    assert len(read_prompts(str(path))) == 3

@@ -64,7 +64,15 @@ def test_other_items_under_the_same_keys_are_refused(tmp_path: Path) -> None:
         read_items([one, save(tmp_path, row)])
 
 
-@pytest.mark.parametrize("facts", [{"encoders": ["p", "q"]}, {"contents": ["aa"]}])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"encoders": ["p", "q"]},
+        {"contents": ["aa"]},
+        {"config": []},
+        {"inputs": ["a"]},
+    ],
+)
 def test_a_manifest_of_another_form_is_refused(tmp_path: Path, facts: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=r"expected an object, got .*; measure again"):
         read_items([save(tmp_path, {"predictions": [1, 2]}, **facts)])
@@ -82,3 +90,47 @@ def test_items_of_other_groups_are_refused(tmp_path: Path, fact: str, one: Any, 
     with pytest.raises(DataError, match=rf"1\.jsonl:1: 'a' has {fact} .*, in an earlier file"):
         read_items([first, other])
     assert len(read_items([first, without, first])[1]) == 6
+
+
+CONFIG = {"contexts": "a.txt", "per_word": 30, "seed": 0}
+
+
+def reading(**changes: Any) -> dict[str, Any]:
+    return {"vectors": "contexts", "config": {**CONFIG, **changes}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"vectors": "alone"}, "--vectors alone, in {one} of --vectors contexts, --contexts aa"),
+        (reading(per_word=5), "--per-word 5, --seed 0, in {one} of .* --per-word 30, --seed 0"),
+        (reading(contexts="b.txt"), "--contexts bb, .*, in {one} of .* --contexts aa"),
+        (reading(seed=1), "--seed 1, in {one} of .*--seed 0"),
+        (reading(contexts="also-a.txt"), ""),
+    ],
+)
+def test_vectors_that_were_read_in_another_way_are_refused(
+    tmp_path: Path, facts: dict[str, Any], why: str
+) -> None:
+    named = {"a.txt": "aa", "b.txt": "bb", "also-a.txt": "aa"}
+    inputs = [{"path": path, "sha256": sha256} for path, sha256 in named.items()]
+    row = {"kind": "word pairs", "predictions": [1, 2]}
+    one = save(tmp_path, row, name="one.jsonl", inputs=inputs, **reading())
+    other = save(tmp_path, row, name="other.jsonl", inputs=inputs, **facts)
+    if why:
+        with pytest.raises(DataError, match=r"other\.jsonl: x is of .*" + why.format(one=one)):
+            read_items([one, other])
+    else:
+        assert len(read_items([one, other])[1]) == 4
+
+
+def test_only_the_reading_that_an_evaluation_needs_is_compared(tmp_path: Path) -> None:
+    def two(kind: str, vectors: str) -> list[str]:
+        row = {"kind": kind, "predictions": [1, 2]}
+        first = save(tmp_path, row, name="one.jsonl", **reading())
+        return [first, save(tmp_path, row, name="other.jsonl", vectors=vectors)]
+
+    assert len(read_items(two("prompts", "input"))[1]) == 4
+    assert len(read_items(two("sentence pairs", "alone"))[1]) == 4
+    with pytest.raises(DataError, match=r"of vectors of --vectors input, in .*one\.jsonl of"):
+        read_items(two("sentence pairs", "input"))

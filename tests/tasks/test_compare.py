@@ -297,6 +297,9 @@ def test_correlation_by_hand() -> None:
     # atanh(0.8) = 1.0986; with n - 3 = 1 the half width is 1.96.
     assert found["pearson"]["low"] == pytest.approx(np.tanh(1.0986123 - 1.959964))
     assert found["spearman"]["low"] < found["pearson"]["low"]
+    for values in ([0.1, 0.2, 0.3, 0.7], [-0.1, -0.2, -0.3, -0.7]):
+        for found in map(c.correlation([0.1, 0.2, 0.3, 0.7], values).get, ("pearson", "spearman")):
+            assert found["low"] <= found["value"] <= found["high"], "a correlation of 1 is inside"
     assert c.correlation([1, 2, 3], [3, 2, 1])["pearson"] == {"value": pytest.approx(-1.0)}
     assert c.correlation([1, 2], [1, 2]) == {"n": 2}
 
@@ -421,3 +424,11 @@ def test_the_lower_error_is_better_and_in_no_average(tmp_path: Path) -> None:
     assert remarks[0].endswith("READ: RMSE, not percent, lower is better, not in Avg.")
     assert ".." not in remarks[0]
     assert score_table([near, *c.compare(rows[::-1], samples=300)][1:])[1][1][2].endswith("†")
+
+
+def test_a_single_example_has_a_difference_alone() -> None:
+    one = np.ones((2, 1), int)
+    found = c.difference(metrics.accuracy, np.ones(1, int), 0 * one, one, 100, 9, 0)
+    assert found == {"value": 100, "low": None, "high": None, "p": None, "significant": False}
+    rows = [{"baseline": False, "run": "a", "tasks": {"sst2": {"difference": found}}}]
+    assert not list(c.gains(rows, {"sst2": 0.5}))

@@ -7,7 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from vgtools.tasks.perplexity import TextScores, groups_of, mean_nll, records, summary
+from vgtools.reports.tables import perplexity_table
+from vgtools.tasks.perplexity import TextScores, groups_of, mean_nll, records, summary, uncertain
+
+FACTS = {"pictures": "none", "mask_rate": 0.15}
 
 
 def scores(nll: list[float], tokens: list[int] | None = None) -> TextScores:
@@ -61,3 +64,22 @@ def test_records_compare_with_the_first_and_hold_content_words_apart() -> None:
     assert (found[1]["texts"], found[1]["groups"], found[1]["content"]["tokens"]) == (2, 2, 1)
     with pytest.raises(ValueError, match="no word is masked"):
         summary(scores([0.0], [0]), None, np.arange(1))
+
+
+def test_a_single_text_has_no_interval_and_no_p() -> None:
+    """Groups without a masked word do not count."""
+    one, other = scores([2.0, 0.0], [2, 0]), scores([3.0, 0.0], [2, 0])
+    found = records([{"encoder": "a"}, {"encoder": "b"}], [one, other], [one, other], np.arange(2),
+                    50, 0)  # fmt: skip
+    assert (found[0]["nll"], found[0]["low"], found[0]["high"]) == (1.0, None, None)
+    assert found[1]["difference"] == {"nll": 0.5, "low": None, "high": None, "p": None}
+    (remark,) = uncertain(found)
+    why = "they have no interval and no p, which need two or more"
+    assert remark == f"all masked words are in one text, or in texts of one image: {why}"
+    table = perplexity_table([record | FACTS for record in found]).rows
+    assert table[1][2:] == ["4.5", "+0.500", "–", "+0.500"]
+    two = scores([1.0, 2.0])
+    found = records([{"encoder": "a"}], [two], [one], np.arange(2), 50, 0)
+    assert uncertain(found)[0].startswith("all masked content words are in one text")
+    assert not uncertain(records([{"encoder": "a"}], [two], [two], np.arange(2), 50, 0))
+    assert found[0]["low"] >= 1, "no model is surer than certain"

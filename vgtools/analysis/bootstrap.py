@@ -45,6 +45,11 @@ def share_ends(right: Array, total: Array, drawn: Array) -> list[float]:
     """
     share = right.sum() / total.sum()
     size = int((total > 0).sum())
+    if share in (0, 1):
+        # All samples agree. The true share that gives this in all groups in 2.5 % of cases is the
+        # end of Clopper & Pearson 1934 (The use of confidence or fiducial limits).
+        away = 1 - _ENDS[0] ** (1 / size)
+        return [0.0, away] if share == 0 else [1 - away, 1.0]
     if size == 1:
         return [float(share)] * 2  # every sample has the one group
     shares = _ratio(drawn @ right, drawn @ total)

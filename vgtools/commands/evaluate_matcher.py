@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vgtools.commands.options import Argument, Flag, Runtime, Value, refuse_if
@@ -57,7 +57,8 @@ def evaluate_matcher(
 ) -> None:
     r"""Measure matchers on captions and photos that none of them was trained on.
 
-    Prints one record per RUN, in percent: true recall R@1, 5, 10 of the own photo among all of the
+    Prints one record per RUN (with `learned_from`, and a note, if it learned from these very
+    captions), in percent: true recall R@1, 5, 10 of the own photo among all of the
     split (`word`, `content` words, `caption`), and `concept`, how often a content word's best photo
     has a caption with that word's stem. `interval` holds the 95 % intervals, from samples of
     photos. Controls are `chance`, `untrained`, the same network with random weights, and, of
@@ -123,6 +124,10 @@ def evaluate_matcher(
             run = open_matcher(ref, device=runtime.device, reading=how)
             check_own(run.matcher, bank, run.info.get("backbone"), feats)
             record = {"run": ref, "best_epoch": run.info.get("best", {}).get("epoch")}
+            if _learned_from(run.info, captions, split):
+                record["learned_from"] = True
+                why = "learned from these very captions, on which it looks better than it is"
+                note("evaluate-matcher", f"{plain(ref)}: {why}; take a split that it did not see")
             for weight in weights:
                 given = {} if weight is None else {"context_weight": weight}
                 measured = evaluation.measure(with_context(run, weight))
@@ -136,6 +141,33 @@ def evaluate_matcher(
                     out.flush()
     if table:
         out.write("\n".join(map(tables.markdown, tables.matcher_tables(records))).encode())
+
+
+def _learned_from(info: Mapping[str, Any], captions: str, split: str) -> bool:
+    """Return whether a run was trained on a split of a file, which without splits is all of it.
+
+    Args:
+        info: run.json, with the command line that names the split.
+        captions: the file; a pipe is not known again.
+        split: the split.
+    """
+    from vgtools.io.files import identity
+    from vgtools.io.streams import read_jsonl
+
+    argv = info.get("argv", [])
+    to_validate = _value_of(argv, "--valid")
+    trained_on = [entry for entry in info.get("inputs", []) if entry["path"] != to_validate]
+    own = identity(captions).get("sha256")
+    if own is None or own not in [entry.get("sha256") for entry in trained_on]:
+        return False
+    same = split == (_value_of(argv, "--split") or "train")
+    return same or all(row.get("split") is None for _, row in read_jsonl(captions, {}))
+
+
+def _value_of(argv: Sequence[str], flag: str) -> str | None:
+    """Return the value that a command line gives to a flag (the last of several)."""
+    words = [part for word in argv for part in word.split("=", 1 if word.startswith("--") else 0)]
+    return next((b for a, b in reversed([*pairwise(words)]) if a == flag), None)
 
 
 def _open(

@@ -24,6 +24,7 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.commands.signature import flags
+from vgtools.io.process import note
 from vgtools.io.settings import file, value
 
 _KINDS = ("own", "found", "other", "random", "none")
@@ -72,11 +73,12 @@ def perplexity(
 ) -> None:
     """Measure the perplexity of the masked words of texts, for one or more models.
 
-    Every model is asked for the same words, fixed by a text's number. Prints one record per model
-    and --pictures: masked tokens, nll (nats per token), perplexity with its 95 % interval, and the
-    paired difference from the first record with interval and p (of these very models: other
-    training seeds are not counted); the same for content words. Texts of one image are drawn
-    together where rows name images.
+    Every model is asked for the same masked words, fixed by a text's number. As in BERT's training
+    80 % of them are shown as a mask, 10 % as another word and 10 % as they are. Prints one record
+    per model and --pictures: masked tokens, nll (nats per token), perplexity with its 95 %
+    interval, and the paired difference from the first record with interval and p (of these very
+    models: other training seeds are not counted); the same for content words. Texts of one image
+    are drawn together where rows name images; a single text has no interval and no p.
 
     Examples:
 
@@ -114,6 +116,7 @@ def perplexity(
     from vgtools.models.references import pick_device
     from vgtools.reports import tables
     from vgtools.systems.grounding.scoring import Comparison, Offer
+    from vgtools.tasks.perplexity import uncertain
 
     known_values = tables.reported(reported, "perplexities") if reported else []
 
@@ -136,7 +139,10 @@ def perplexity(
             out = stack.enter_context(Output([output], config, inputs=inputs, restart=True))
         for ref in encoder:
             comparison.add(ref)
-        records = [*comparison.records(samples, seed), *known_values]
+        found = comparison.records(samples, seed)
+        for remark in uncertain(found):
+            note("perplexity", remark)
+        records = [*found, *known_values]
         if table:
             sys.stdout.buffer.write(tables.markdown(tables.perplexity_table(records)).encode())
         else:

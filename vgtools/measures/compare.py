@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from vgtools.analysis.bootstrap import ends
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.measures.evaluation import LEAST, PERMUTED, STATISTICS, GoldItems, Measured
 from vgtools.tasks.compare import SIGNIFICANT, holm
-from vgtools.tasks.metrics import bootstrap, paired_difference
+from vgtools.tasks.metrics import RANGES, bootstrap, interval, paired_difference
 from vgtools.tasks.table import LOWER_IS_BETTER
 
 Record = dict[str, Any]
 
-_INTERVAL = 2 * 1.96  # standard errors in a 95 % interval
 _FOUND = 1.96 + 0.84  # standard errors of a difference that is found in four of five tries
 
 
@@ -137,6 +135,8 @@ def _statistics(
 ) -> dict[str, Record]:
     """Return the statistic of each row of (R, N) predictions, from the same samples of items."""
     runs = np.concatenate([*predictions.values()])
+    count = int(kept.sum())
+    least, most = RANGES.get(items.statistic, (-np.inf, np.inf))
     statistic = STATISTICS[items.statistic]
     scores = bootstrap(statistic, items.gold[kept], list(runs), samples=samples, seed=seed)
     cuts = np.cumsum([len(own) for own in predictions.values()])[:-1]
@@ -144,18 +144,18 @@ def _statistics(
     found = dict[str, Record]()
     for name, own in parts.items():
         means = own.mean(-1)
-        low, high = ends(means[1:])
+        low, high = np.clip(interval(means, items=count, seed=seed), least, most).tolist()
         found[name] = {"statistic": items.statistic, "value": float(means[0])}
         found[name] |= {"low": low, "high": high}
         if own.shape[1] > 1:
             found[name]["runs"] = own[0].tolist()
         if name != first and first in parts and items.kind != PERMUTED:
-            gain = paired_difference(parts[first], own, seed=seed)
-            keys = ("value", "low", "high", "p", "over_runs")
-            change: Record = {key: getattr(gain, key) for key in keys}
+            gain = paired_difference(parts[first], own, items=count, seed=seed)
+            change: Record = asdict(gain)
             if not gain.over_runs and items.statistic not in LOWER_IS_BETTER:
-                error = (gain.high - gain.low) / _INTERVAL
-                change["items_for_point"] = math.ceil(kept.sum() * (_FOUND * error / 0.01) ** 2)
+                # As many items as are asked for are no longer few: the spread alone counts.
+                error = float((means - parts[first].mean(-1))[1:].std())
+                change["items_for_point"] = math.ceil(count * (_FOUND * error / 0.01) ** 2)
             found[name]["difference"] = change
     return found
 

@@ -198,13 +198,17 @@ def read_prompts(path: str) -> list[Measure]:
     """Read rows of `vg prepare prompts`.
 
     Raises:
-        DataError: it cannot be read, a row is of another form (65, file and line), or there are
-            fewer than three.
+        DataError: it cannot be read, a row is of another form (65, file and line), there are
+            fewer than three, or all have two answers and one's are as often right (65, file and
+            line).
     """
     rows = list[dict[str, Any]]()
+    tied: tuple[int, Any] | None = None  # the first of two answers that are as often right
     for line, row in read_jsonl(path, {"item": str, "prompts": list, "answers": list}):
         _check(row, path, line)
         rows.append(row)
+        if tied is None and len(set(row["values"])) == 1:
+            tied = line, row["values"]
     if len(rows) < LEAST:
         raise DataError(f"has {len(rows)} items; {LEAST} or more are needed", path)
     groups = [str(row.get("group", "")) for row in rows]
@@ -217,6 +221,10 @@ def read_prompts(path: str) -> list[Measure]:
         groups if any(groups) else (),
     )
     if all(len(own) == 2 for own in prompts.answers):
+        if tied is not None:
+            line, values = tied
+            why = f'neither of two answers is right: "values" is {values!r:.60}'
+            raise DataError(f"{why}; leave the row out", path, line)
         return [ChosenAnswers(prompts)]
     forms = (("Spearman", True), ("Kendall", True), ("Spearman", False))
     return [RankedAnswers(prompts, *form) for form in forms]

@@ -20,7 +20,9 @@ from vgtools.io.streams import read_jsonl
 from vgtools.measures.evaluation import STATISTICS, GoldItems, Measured
 
 KIND = "measured-items"
-_FORM = {"encoders": [{"encoder": str}], "contents?": {str: str}}
+_READ = {"vectors?": str, "config?": {}, "inputs?": [{"path": str}]}
+_FORM = {"encoders": [{"encoder": str}], "contents?": {str: str}, **_READ}
+_MASKED = ("masked words", "minimal pairs", "prompts")  # kinds that read no vectors
 _FACTS = ("gold", "statistic", "kind", "group", "grounded")  # the same in all files
 _KEYS = {"evaluation": str, "kind": str, "statistic": str, "item": str, "predictions": list}
 
@@ -67,13 +69,15 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
 
     Raises:
         DataError: a file cannot be read, is damaged or of another kind, or has another gold value
-            of an item, or other items under their names, than an earlier file (65, file and line).
+            of an item, or other items under their names, than an earlier file (65, file and line),
+            or its encoders' vectors were read in another way (65, file).
     """
     names = list[str]()
     rows = dict[str, dict[str, dict[str, Any]]]()  # evaluation -> item -> its first row
     values = dict[tuple[str, str], dict[int, Any]]()
     asked = set[tuple[str, int]]()
     sources = dict[str, tuple[str, str]]()  # evaluation -> its content, and a file that has it
+    readings = dict[str, tuple[dict[str, Any], str]]()  # evaluation -> its vectors, and a file
     for path in paths:
         manifest = read_manifest(path, KIND)
         check_form(manifest, _FORM, path, "measure again")
@@ -89,6 +93,11 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
             if before != here:
                 why = f"{name} is of other items than in {other} (sha256 {here}, there {before})"
                 raise DataError(f"{why}; compare encoders measured on the same files", path, line)
+            how = _reading(manifest, row["kind"])
+            others, other = readings.setdefault(name, (how, path))
+            if how != others:
+                why = f"{name} is of vectors of {_flags(how)}, in {other} of {_flags(others)}"
+                raise DataError(f"{why}; compare encoders that were read in one way", path)
             one = next(iter(rows[name].values()))["gold"]
             if isinstance(one, str) != isinstance(row["gold"], str):
                 why = f'"gold" is {row["gold"]!r:.40}, of another item {one!r:.40}'
@@ -105,6 +114,28 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
                     asked.add((name, number))
         names += [each["encoder"] for each in encoders]
     return [_joined(name, own, values, asked, len(names)) for name, own in rows.items()], names
+
+
+def _reading(manifest: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return the settings of the vectors that a kind of items was measured with."""
+    vectors = manifest.get("vectors")
+    if kind in _MASKED:
+        return {}
+    if not kind.startswith("word"):
+        # Sentences are read alone, whatever words are read in.
+        return {"vectors": "input" if vectors == "input" else "states"}
+    if vectors != "contexts":
+        return {"vectors": vectors}
+    config = manifest.get("config", {})
+    found = {key: config.get(key) for key in ("contexts", "per_word", "seed")}
+    # The same text may have another path.
+    hashes = {entry["path"]: entry.get("sha256") for entry in manifest.get("inputs", [])}
+    found["contexts"] = hashes.get(found["contexts"]) or found["contexts"]
+    return {"vectors": vectors} | found
+
+
+def _flags(reading: Mapping[str, Any]) -> str:
+    return ", ".join(f"--{key.replace('_', '-')} {value}" for key, value in reading.items())
 
 
 def _joined(

@@ -77,21 +77,24 @@ def _summary(record: Record) -> Table:
 
 
 def _controls(records: Sequence[Record]) -> Table:
+    controls = list(of_kind(records, "control"))
     rows = [
         {
             "control": record["control"],
             "entities": f"{record['entities']:,}",
             "head": measured(record),
             "control, %": measured(record, "baseline"),
-            "difference": measured(record, "difference"),
+            "difference": measured(record, "difference") if "difference" in record else "–",
             "p": _p(record),
         }
-        for record in of_kind(records, "control")
+        for record in controls
     ]
     remarks = [
         "The same head asked with a wrong word, and rules that see no word. Only the margin above "
         "all of them is due to the word."
     ]
+    if not any("difference" in record for record in controls):
+        remarks = ["No head is active: nothing is compared with the controls."]
     shares = [record.get("annotated_regions") for record in of_kind(records, "summary")]
     if shares and shares[0]:
         share = f"{percent(shares[0])} % of the entities"

@@ -286,8 +286,10 @@ def _change(task: Task, change: Record | None) -> str:
     return f"{change['value']:+.{_digits(task)}f} (p {p})"
 
 
-def p_value(p: float) -> str:
+def p_value(p: float | None) -> str:
     """Return a p-value as it is printed."""
+    if p is None:
+        return "–"
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
@@ -369,7 +371,9 @@ def perplexity_table(records: Sequence[Record]) -> Table:
         change = _nats(record.get("difference"))
         content = _nats(record["content"].get("difference"))
         p = p_value(record["difference"]["p"]) if "difference" in record else "–"
-        interval = f"{record['perplexity']:.1f} ({record['low']:.1f} to {record['high']:.1f})"
+        interval = f"{record['perplexity']:.1f}"
+        if record["low"] is not None:
+            interval += f" ({record['low']:.1f} to {_short(record['high'])})"
         name = name_of(record["encoder"])
         rows.append([name, record["pictures"], interval, change, p, content])
     headings = ["Model", "Images", "Perplexity (95 %)", "Nats less the first (95 %)", "p"]
@@ -387,7 +391,14 @@ def perplexity_table(records: Sequence[Record]) -> Table:
 def _nats(change: Record | None) -> str:
     if change is None:
         return "–"
+    if change["low"] is None:
+        return f"{change['nll']:+.3f}"
     return f"{change['nll']:+.3f} ({change['low']:+.3f} to {change['high']:+.3f})"
+
+
+def _short(value: float) -> str:
+    """Return a perplexity; few texts leave open some of hundreds of digits."""
+    return f"{value:.1f}" if value < 1e6 else f"{value:.0e}"
 
 
 def gain_table(gains: Sequence[Record]) -> Table:

@@ -333,10 +333,11 @@ def difference(
         seed: seed of the samples.
     """
     found = metrics.paired_bootstrap(statistic, gold, base, ours, samples=samples, seed=seed)
-    points = {key: scale * getattr(found, key) for key in ("value", "low", "high")}
+    ends = {"value": found.value, "low": found.low, "high": found.high}
+    points = {key: None if end is None else scale * end for key, end in ends.items()}
     if not found.over_runs:
         return points | {"p": None, "p_examples": found.p, "significant": False}
-    return points | {"p": found.p, "significant": found.p < SIGNIFICANT}
+    return points | {"p": found.p, "significant": found.p is not None and found.p < SIGNIFICANT}
 
 
 def correct(records: Sequence[Record]) -> None:
@@ -511,7 +512,8 @@ def correlation(xs: Sequence[float], ys: Sequence[float]) -> Record:
             width = 1.959964 * math.sqrt(factor / (len(xs) - 3))
             # The transformation of a correlation of exactly 1 or -1 is infinite.
             z = math.atanh(min(max(value, -1 + 1e-12), 1 - 1e-12))
-            found[name] |= {"low": math.tanh(z - width), "high": math.tanh(z + width)}
+            found[name]["low"] = min(value, math.tanh(z - width))
+            found[name]["high"] = max(value, math.tanh(z + width))
     return found
 
 
@@ -537,6 +539,7 @@ def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Re
             if name in ratios
             and not shown_task(name, cell).lower_is_better
             and (difference := cell.get("difference"))
+            and difference["low"] is not None  # a single example has no interval
         ]
         if points:
             xs = [point["grounding_ratio"] for point in points]

@@ -72,7 +72,8 @@ def summary(
 
     Returns:
         `tokens`, `nll` (per word), `perplexity`, `low` and `high` of its interval, and `difference`
-        in nats per word, below 0 where this model is better, with `low`, `high` and `p`.
+        in nats per word, below 0 where this model is better, with `low`, `high` and `p`. Ends and p
+        are None if all masked words are in one group.
 
     Raises:
         ValueError: no word is masked.
@@ -82,21 +83,22 @@ def summary(
     if not scores.tokens.sum():
         raise ValueError("no word is masked")
     mine = scores.within(groups)
+    asked = mine.tokens > 0  # a group without masked words is not an item of the draw
+    tokens = mine.tokens[asked]
+    nll = mine.nll[asked]
     # Against a likelihood of 1 everywhere, the difference is the value itself, with its interval.
-    nothing = np.zeros(len(mine.tokens))
-    found = paired_bootstrap(mean_nll, mine.tokens, nothing, mine.nll, samples=samples, seed=seed)
+    nothing = np.zeros(len(tokens))
+    found = paired_bootstrap(mean_nll, tokens, nothing, nll, samples=samples, seed=seed)
     record: dict[str, Any] = {
-        "tokens": int(mine.tokens.sum()),
+        "tokens": int(tokens.sum()),
         "nll": found.value,
         "perplexity": perplexity(found.value),
-        "low": perplexity(found.low),
-        "high": perplexity(found.high),
+        "low": None if found.low is None else perplexity(max(0.0, found.low)),
+        "high": None if found.high is None else perplexity(found.high),
     }
     if first is not None:
-        other = first.within(groups).nll
-        change = paired_bootstrap(
-            mean_nll, mine.tokens, other, mine.nll, samples=samples, seed=seed
-        )
+        other = first.within(groups).nll[asked]
+        change = paired_bootstrap(mean_nll, tokens, other, nll, samples=samples, seed=seed)
         record["difference"] = {
             "nll": change.value,
             "low": change.low,
@@ -147,3 +149,16 @@ def records(
             record["content"] = summary(content[i], first, groups, samples=samples, seed=seed)
         found.append(record)
     return found
+
+
+def uncertain(found: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a remark if numbers of `records` have no interval and no p."""
+    parts = {
+        "masked words": [record["low"] for record in found],
+        "masked content words": [r["content"]["low"] for r in found if "content" in r],
+    }
+    words = next((name for name, ends in parts.items() if None in ends), None)
+    if words is None:
+        return []
+    why = f"all {words} are in one text, or in texts of one image"
+    return [f"{why}: they have no interval and no p, which need two or more"]

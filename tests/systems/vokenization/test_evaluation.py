@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 
 from tests.tiny import save_feats, save_run_of
 from vgtools.io.artifact import open_features
@@ -305,7 +306,8 @@ def test_intervals_are_over_photos_not_words() -> None:
     assert low < 100 * hits.mean() < high
     # Ten words of each photo that all hit or all miss say no more than one.
     assert draws.interval(np.repeat(hits, 10), np.repeat(images, 10)) == [low, high]
-    assert draws.interval(np.ones(400, bool), images) == [100.0, 100.0]
+    exact = 100 * binomtest(400, 400).proportion_ci(method="exact").low
+    assert draws.interval(np.ones(400, bool), images) == [pytest.approx(exact, abs=0.005), 100.0]
     assert draws.interval(np.ones(0, bool), images[:0]) == [0.0, 0.0]
     assert draws.fewest == hits.sum()
     draws.interval(images < 3, images)

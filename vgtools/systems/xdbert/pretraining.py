@@ -260,17 +260,16 @@ def _metrics(sides: Sequence[_Sums], losses: Sequence[str]) -> dict[str, float]:
             "mlm_other": float(mean_nll(words, other)),
         }
         gain = paired_bootstrap(mean_nll, words, own, other, samples=_SAMPLES)
-        found |= {"copied": gain.value, "copied_low": gain.low, "copied_high": gain.high}
+        ends = {"copied_low": gain.low, "copied_high": gain.high}
         # Each of the two sides has a row per block.
         found["match"] = sum(side.match for side in sides) / (2 * len(words))
         right = np.mean([np.concatenate(side.right) for side in sides], axis=0)
         nothing = np.zeros(len(right))
         share = paired_bootstrap(mean, nothing, nothing, right, samples=_SAMPLES)
-        found |= {
-            "match_accuracy": share.value,
-            "match_low": share.low,
-            "match_high": share.high,
-        }
+        ends |= {"match_low": share.low, "match_high": share.high}
+        found |= {"copied": gain.value, "match_accuracy": share.value}
+        # A single block has no interval.
+        found |= {name: end for name, end in ends.items() if end is not None}
     if "clip_token" in losses:
         tokens = sum(side.clip_tokens for side in sides)
         found["clip_token"] = sum(side.clip for side in sides) / max(1, tokens)
