@@ -9,6 +9,7 @@ import faiss
 import numpy as np
 import pytest
 
+import vgtools
 from tests.tiny import IMAGE, save_feats
 from vgtools.cli import run
 from vgtools.io.errors import Exit
@@ -115,5 +116,15 @@ def test_the_own_image_of_a_text_is_also_known_by_its_copy(
     own = [0, 1, 0, 2]  # the rows of the bank
     for row, left_out in zip(Path("r.jsonl").read_text().splitlines(), own, strict=True):
         assert set(json.loads(row)["images"]) == {0, 1, 2} - {left_out}
+    index = vgtools.open_index("vg.faiss")
+    texts = [{"text": "a dog", "image": name} for name in names]
+    for row, left_out in zip(vgtools.retrieve(texts, index, k=3, not_own=True), own, strict=True):
+        assert sorted(row.images) == [names[KEPT[n]] for n in range(3) if n != left_out], (
+            "as the command's"
+        )
+    manifest = json.loads(Path("vg.json").read_text())
     Path("vg.duplicates.jsonl").write_text("")
+    assert run([*words, "-o", "other.jsonl"]) == Exit.DATA
+    del manifest["files"]["vg.duplicates.jsonl"]
+    Path("vg.json").write_text(json.dumps(manifest))
     assert run([*words, "-o", "other.jsonl"]) == Exit.DATA

@@ -90,9 +90,11 @@ def test_a_program_that_asks_torch_for_less_precision_changes_nothing(precision:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
+        assert not products.keeps_float32()
         found = exact_search(queries, bank, 3)
     finally:
         torch.set_float32_matmul_precision(before)
+    assert products.keeps_float32()
     assert (found.rows == wanted.rows).all()
     assert (found.scores == wanted.scores).all()
 

@@ -23,6 +23,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.inputs import Inputs
 from vgtools.io.process import Lock
 from vgtools.models.runs import open_run
+from vgtools.training import session as training_session
 from vgtools.training.loop import TrainConfig, train
 from vgtools.training.session import Session, TrainingRun, mean_record
 
@@ -393,6 +394,63 @@ def test_a_restart_refuses_a_file_that_the_finished_run_does_not_name(
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     (folder / name).rename(tmp_path / "mine")
     TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",)).discard_former()
+
+
+def test_a_killed_run_may_have_notes_of_the_user_next_to_it(tmp_path: Path) -> None:
+    (tmp_path / ".run.json.vg.tmp").touch()  # which a killed run has had from its start
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "seed-1").mkdir()
+    for restart in (False, True):
+        with session(tmp_path, quiet=True) as killed:
+            assert not killed.open("toy", {"a": 1}, restart).complete
+    assert (tmp_path / ".run.json.vg.tmp").exists(), "nothing else shows that it is a run"
+    for name in ("toy.safetensors", "metrics.jsonl", "config.json"):
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(DataError, match="neither empty nor a run of vg"):
+            TrainingRun(tmp_path, "toy", {"a": 1}, begun=True)
+        (tmp_path / name).unlink()
+
+
+def test_a_kill_while_a_run_is_published_leaves_one_that_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a large network, whose best weights were in memory alone."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training_session, "LARGE", 0)
+    run = TrainingRun(tmp_path, "toy", {})
+    run.start_clock()
+    for record in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
+        if record["end"]:
+            run.end_epoch(Line(), {"epoch": 0}, 1.0)
+    assert not [*tmp_path.iterdir()], "no checkpoint was due"
+    with monkeypatch.context() as patch:
+        patch.setattr(training_session, "save_run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run.finish({})
+    again = TrainingRun(tmp_path, "toy", {})
+    assert again.records == run.records
+    assert again.best_weights().keys() == dict(Line().named_parameters()).keys()
+
+
+def test_a_part_that_a_killed_worker_left_keeps_no_sign(tmp_path: Path) -> None:
+    run = TrainingRun(tmp_path, "toy", {})
+    (tmp_path / "seed-1").mkdir()
+    (tmp_path / "seed-1" / ".run.json.vg.tmp").touch()
+    run.forget("seed-1")
+    assert not [*(tmp_path / "seed-1").iterdir()]
+
+
+def test_a_restart_discards_the_network_of_a_step_that_a_kill_left(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    (folder / "step-7").mkdir()
+    (folder / "step-7" / "model.safetensors").write_text("weights")
+    (folder / "step-7" / "complete").write_text("f" * 64)
+    parts = (r"step-\d+", r"part-\d+")
+    TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=parts).discard_former()
+    assert not (folder / "step-7").exists()
 
 
 @pytest.mark.parametrize("name", ["encoder", "part-1"])

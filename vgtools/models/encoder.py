@@ -314,12 +314,18 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     own.remove_tree(folder, RUN_FILE)
     with file_errors(folder, reading=False):
         own.make_folder(folder, parents=True)
-        own.create(sign).close()
-    try:
-        _write_pretrained(folder, encoder)
-    except BaseException:  # without `complete` nothing would show that vg wrote it
-        own.remove_tree(folder, RUN_FILE)
-        raise
+        mark = own.create(sign)
+    with mark:
+        try:
+            _write_pretrained(folder, encoder)
+            with file_errors(complete, reading=False):
+                os.write(mark.fileno(), encoder.fingerprint.encode())
+                os.fsync(mark.fileno())
+                own.replace(sign, complete)
+        except BaseException:  # without `complete` nothing would show that vg wrote it
+            own.remove_tree(folder, RUN_FILE)
+            raise
+    sync_dir(folder)
     sync_dir(folder.parent)
 
 
@@ -342,7 +348,6 @@ def _write_pretrained(folder: Path, encoder: Encoder) -> None:
             copymode(tokenizer, file)
             with open(file, "rb") as stream:
                 os.fsync(stream.fileno())
-    atomic_write(folder / "complete", encoder.fingerprint.encode())
 
 
 def _system_error(error: Exception) -> OSError:

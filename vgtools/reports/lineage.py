@@ -310,7 +310,9 @@ class _Makefile:
         self._base = os.path.commonpath([*folders, *(record.made.parent for record in made)])
         self._targets = dict[tuple[str, ...], str]()  # command -> the first file that it makes
         goal = _escaped(self._target(lineage.made))
-        _escaped(self._base.rpartition("/")[2])  # a \\ at its end would join two lines
+        if self._base.endswith("\\"):
+            why = "has a \\ at its end, which would join two lines of a Makefile; rename the folder"
+            raise DataError(why, self._base)
         base = _one_line(self._base).replace("'", "'\\''").replace("$", "$$").replace("#", "\\#")
         head = _HEAD.format(made=self._name(lineage.made), base=base, goal=goal)
         rules = [self._rule(path, node) for path, node in self._nodes.items()]

@@ -7,7 +7,7 @@ that stay are in a file, so that memory does not grow with the bank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -15,7 +15,8 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.names import is_url
+from vgtools.io.errors import DataError
+from vgtools.io.names import manifest_path
 from vgtools.io.streams import read_jsonl
 from vgtools.io.written import check_file, manifest_beside
 from vgtools.retrieval.build import IndexPlan
@@ -25,20 +26,34 @@ _KEPT = 1 << 14  # with that many of those that stay
 _DECIMALS = 6
 
 
-def kept_for(index: str) -> dict[str, str]:
-    """Return the pictures that an index left out, each with the one that stays in its place.
+def rows_by_name(ids: Sequence[str], indexes: Sequence[str]) -> dict[str, int]:
+    """Return the row of each picture in a bank; a picture that was left out has its twin's row.
+
+    Args:
+        ids: the bank's pictures.
+        indexes: the index, or the parts of the bank.
 
     Raises:
-        DataError: their list is missing, or is not the one that the manifest names.
+        DataError: the list of pictures that were left out is missing (66), has changed since, or
+            names pictures that the bank does not have (65).
     """
-    manifest = manifest_beside(index)
-    if "duplicates" not in manifest:
-        return {}
-    file = Path(index).with_suffix(".duplicates.jsonl")
-    if not is_url(index):
-        check_file(file, manifest["files"][file.name], "the index's manifest", "build it again")
-    rows = read_jsonl(file, {"image": str, "kept": str})
-    return {row["image"]: row["kept"] for _, row in rows}
+    rows = {name: row for row, name in enumerate(ids)}
+    for index in indexes:
+        manifest = manifest_beside(index)
+        if "duplicates" in manifest:
+            file = Path(index).with_suffix(".duplicates.jsonl")
+            facts = manifest["files"].get(file.name)
+            if not isinstance(facts, dict):
+                why = f'"files" does not name {file.name}; build the index again'
+                raise DataError(why, manifest_path(index))
+            way_out = "restore it, or build the index again"
+            check_file(file, facts, "the index's manifest", way_out)
+            for line, row in read_jsonl(file, {"image": str, "kept": str}):
+                if row["kept"] not in rows:
+                    why = f'"kept" is {row["kept"]!r:.80}, which the index does not have'
+                    raise DataError(why, file, line)
+                rows.setdefault(row["image"], rows[row["kept"]])
+    return rows
 
 
 class Twin(NamedTuple):

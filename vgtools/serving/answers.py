@@ -32,6 +32,7 @@ from vgtools.models.dual import is_dual
 from vgtools.models.references import check_same
 from vgtools.models.sealed import read_run
 from vgtools.reports.page import own_images
+from vgtools.retrieval.duplicates import rows_by_name
 from vgtools.retrieval.index import Index, matcher_path, open_indexes
 from vgtools.retrieval.texts import TextRetriever
 from vgtools.systems import open_joint
@@ -169,9 +170,11 @@ class ImageAnswer(Answerer):
         "not_own": Setting('1: never the "image" that a row names.', 0, 0, 1, whole=True),
     }
 
-    def __init__(self, retriever: TextRetriever, ids: Sequence[str]) -> None:
+    def __init__(
+        self, retriever: TextRetriever, ids: Sequence[str], indexes: Sequence[str]
+    ) -> None:
         self._retriever = retriever
-        self._row_of = {name: row for row, name in enumerate(ids)}
+        self._row_of = rows_by_name(ids, indexes)
 
     def read(self, window: Window) -> list[Any]:
         """Return the rows with the keys that are kept."""
@@ -419,7 +422,7 @@ def _open_bank(models: ServedModels) -> Opened:
             raise DataError(why, code=Exit.USAGE)
         found = open_associator(models.index[0], **how)  # type: ignore[arg-type]
         manifest = manifest_beside(models.index[0])
-        answer = ImageAnswer(AssociativeRetriever(found), found.ids)
+        answer = ImageAnswer(AssociativeRetriever(found), found.ids, models.index)
         return Opened(found.ids, manifest, {"retrieve": answer}, {"keys": keys})
     bank = open_indexes(models.index, models.nprobe)
     run = matcher_path(bank, models.matcher)
@@ -434,7 +437,7 @@ def _of_retriever(bank: Index, run: str, models: ServedModels) -> Opened:
     _refuse(models, ("backbone",), "a retriever, whose pictures are feature maps")
     opened = open_retriever(run, device=models.device)
     answers: dict[str, Answerer] = {}
-    answers["retrieve"] = ImageAnswer(RetrieverSearch(opened, bank), bank.ids)
+    answers["retrieve"] = ImageAnswer(RetrieverSearch(opened, bank), bank.ids, models.index)
     if models.feats is not None:
         grids = _grids(
             models.feats, opened.run.info.get("backbone"), opened.retriever.config.image_width, run
@@ -465,7 +468,7 @@ def _of_matcher(bank: Index, models: ServedModels, clusters: bool) -> Opened:
     if clusters:
         _refuse(models, ("feats", "backbone"), "clusters of tokens, not images")
         return Opened(bank.ids, bank.manifest, answers, facts)
-    answers["retrieve"] = ImageAnswer(SentenceRetriever(loaded, bank), bank.ids)
+    answers["retrieve"] = ImageAnswer(SentenceRetriever(loaded, bank), bank.ids, models.index)
     if models.feats is not None:
         width = loaded.matcher.config.image_width
         grids = _grids(models.feats, loaded.info.get("backbone"), width, loaded.ref)

@@ -147,7 +147,7 @@ class Session:
         with processes.after_first():
             # A folder that a killed owner had started may be continued, and so may the folder that
             # the first process has just opened.
-            begun = self._lock is None or _sign(self.folder).is_file()
+            begun = self._lock is None or _is_signed(self.folder)
             self.run = TrainingRun(self.folder, kind, config, restart, parts, inputs, begun)
         if self._lock is not None and not self.run.complete:
             self._mark()
@@ -163,7 +163,13 @@ class Session:
         sign = _sign(self.folder)
         with suppress(OSError):  # one is there, or the disk is full
             own.create(sign).close()
-            self._stack.callback(own.remove, sign)
+            self._stack.callback(self._remove_mark)
+
+    def _remove_mark(self) -> None:
+        """Remove the sign, unless nothing else shows whose the files in the folder are."""
+        others = {*self.folder.glob("*")} - {_sign(self.folder)}
+        if not others or (self.folder / _CHECKPOINT).exists():
+            own.remove(_sign(self.folder))
 
     def _track(self) -> None:
         self._log = self._stack.enter_context(tracked(self.folder, self.run.config))
@@ -407,20 +413,22 @@ class TrainingRun:
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
 
     def _has_only_parts(self, begun: bool) -> bool:
-        """Return whether the folder has temporary files alone, or a killed owner's folders.
+        """Return whether the folder has temporary files alone, or a killed owner started it.
 
-        Before its first checkpoint a run has folders and their locks; all else is the user's.
+        Before its first checkpoint a run has only folders and their locks: a file with the name of
+        a run's, or a link with the name of such a folder, is the user's.
         """
 
-        def fits(entry: Path) -> bool:
-            if own.is_temporary(entry) or not begun:
-                return own.is_temporary(entry)
-            lock = entry.suffix == ".lock"
-            folder = entry.stem if lock else entry.name
-            known = RUN_FILE.fullmatch(f"{folder}/config.json") is not None
-            return known and (lock or entry.is_dir()) and not entry.is_symlink()
+        def is_in_the_way(entry: Path) -> bool:
+            if entry.is_symlink():
+                return RUN_FILE.fullmatch(f"{entry.name}/config.json") is not None
+            weights = entry.name == f"{self.kind}.safetensors"
+            return entry.is_file() and (weights or RUN_FILE.fullmatch(entry.name) is not None)
 
-        return all(map(fits, self.path.glob("*")))
+        entries = [*self.path.glob("*")]
+        if begun:
+            return not any(map(is_in_the_way, entries))
+        return all(map(own.is_temporary, entries))
 
     def _check_restart(self, parts: tuple[str, ...]) -> None:
         """Refuse to discard a finished run among whose files are some that it does not name.
@@ -438,7 +446,9 @@ class TrainingRun:
             return
         for file in files_below(self.path):
             name = file.relative_to(self.path).as_posix()
-            left = file.name in (_BEST, _CHECKPOINT) and is_checkpoint(file)  # by a kill
+            # A kill leaves these: a checkpoint, or the network of a step that none names.
+            left = file.name in (_BEST, _CHECKPOINT) and is_checkpoint(file)
+            left = left or (name.startswith(KEPT) and (file.parent / "complete").is_file())
             if RUN_FILE.fullmatch(name) and name not in {"run.json", *known} and not left:
                 raise own.not_ours(file)
 
@@ -503,8 +513,7 @@ class TrainingRun:
                 are whole and must not change any more.
         """
         folder = self.path / part
-        others = {*_own_files(folder), _sign(folder)}
-        files = digests(self.path, {*files_below(folder)} - others)
+        files = digests(self.path, {*files_below(folder)}.difference(_own_files(folder)))
         found = {name: facts["sha256"] for name, facts in files.items()}
         self.state.notes["parts"] = self._parts | found
 
@@ -617,8 +626,8 @@ class TrainingRun:
             DataError: an input changed while it was read (78, both hashes).
         """
         self.inputs.check_unchanged()
-        if not self._checkpoint.exists():
-            self.state.save(self._checkpoint)  # until run.json is there, it makes this a run
+        if self._unwritten is not None or not self._checkpoint.exists():
+            self.save()  # until run.json is there, the checkpoint makes this a run
         self._write_records()
         metrics = {"sha256": sha256_file(self.path / _METRICS)}
         facts = {"config": self.config, **info, "metrics": metrics}
@@ -643,10 +652,16 @@ def _sign(folder: Path) -> Path:
     return own.temporary(folder / "run.json")
 
 
+def _is_signed(folder: Path) -> bool:
+    sign = _sign(folder)
+    return sign.is_file() and not sign.is_symlink()
+
+
 def _own_files(folder: Path, *names: str) -> list[Path]:
     """Return the possible files of an unfinished run; the file that resumes it comes last."""
     given = names or (_METRICS, _BEST, _CHECKPOINT)
-    return [file for name in given for file in (own.temporary(folder / name), folder / name)]
+    files = [file for name in given for file in (own.temporary(folder / name), folder / name)]
+    return files if names else [_sign(folder), *files]
 
 
 # ------------------------------------------------------------------------------------- pretraining

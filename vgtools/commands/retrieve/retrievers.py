@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vgtools.commands.options import NProbe, Runtime, refuse_if
@@ -50,6 +50,7 @@ class OpenedRetriever:
     config: dict[str, Any]  # all that decides the rows
     dim: int = 0  # width of the texts' embeddings, where they have one
     keep: Callable[[deque[Any]], None] = lambda kept: None  # leave the embeddings of windows there
+    indexes: Sequence[str] = ()  # its files
 
 
 def open_retriever(
@@ -78,7 +79,7 @@ def open_retriever(
         refuse_if(getattr(search, flag) is not None and keys != fits, f"--{flag}", why)
     several = len(indexes) > 1 and keys != "matcher"
     refuse_if(several, "--index", "several are the parts of a bank of a matcher")
-    return RETRIEVERS[keys](indexes, search, runtime)
+    return replace(RETRIEVERS[keys](indexes, search, runtime), indexes=indexes)
 
 
 def _by_matcher(

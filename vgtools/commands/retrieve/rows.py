@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from vgtools.commands.retrieve.retrievers import ImageSearchFlags, OpenedRetriever
 from vgtools.io.names import seen_from
-from vgtools.io.remote import local
 
 if TYPE_CHECKING:
     from vgtools.io.arrays import Array
@@ -48,12 +47,9 @@ class RetrieveTask:
         self._limit = limit
         self._row_of: dict[str, int] = {}
         if search.not_own:
-            from vgtools.retrieval.duplicates import kept_for
+            from vgtools.retrieval.duplicates import rows_by_name
 
-            self._row_of = {name: row for row, name in enumerate(opened.ids)}
-            for part in map(local, index):
-                for image, kept in kept_for(part).items():
-                    self._row_of.setdefault(image, self._row_of[kept])
+            self._row_of = rows_by_name(opened.ids, opened.indexes)
 
     def open(self, path: str, output: Callable[..., Any]) -> Any:
         """Return the output for rows, and for embeddings if asked for."""
