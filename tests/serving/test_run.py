@@ -69,7 +69,7 @@ def test_a_body_that_nobody_reads_does_not_keep_a_connection(port: int) -> None:
 
 def test_rows_without_text_and_rows_with_many_images_fill_parts_as_others_do() -> None:
     empty = [{"text": ""}] * 1000
-    images = ImageAnswer(None, [])  # type: ignore[arg-type]
+    images = ImageAnswer(None, [], [])  # type: ignore[arg-type]
     assert [len(part) for part, _ in app._cut(images, (1, 0), empty)] == [256, 256, 256, 232]
     assert {len(part) for part, _ in app._cut(images, (1000, 0), empty)} == {17, 14}
 
@@ -81,7 +81,7 @@ def test_an_answer_that_is_sent_at_once_has_an_end(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(app, "MOST_ANSWER", 1000)
     facts = {"keys": "matcher", "sentence": False}
-    opened = Opened(["a"], {}, {"retrieve": Long(None, [])}, facts)  # type: ignore[arg-type]
+    opened = Opened(["a"], {}, {"retrieve": Long(None, [], [])}, facts)  # type: ignore[arg-type]
     service = app.Service(opened, Gallery(["a"], None), None, "x", "", None)
     guard = {"hosts": None, "most": 1, "seconds": 60}
     for count, status in ((9, 200), (11, 413)):
