@@ -21,6 +21,9 @@ from tests.tiny.xdbert import save_xdbert
 from vgtools.cli import run
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps
+from vgtools.io.written import FORMAT, seal
+from vgtools.models.sealed import END
 from vgtools.systems.attention_probes import scores
 from vgtools.systems.attention_probes.text import ProbeTexts
 
@@ -338,21 +341,26 @@ def test_regions_of_another_backbone_than_the_runs_are_refused(
     folder = tmp_path / "run"
     folder.mkdir()
     (world.folder / "vb").rename(folder / "encoder")
+
+    def record(backbone: dict[str, str]) -> None:
+        body = {"format": FORMAT, "kind": "visualbert", "fingerprint": "f" * 64, "files": {}}
+        body |= {"backbone": backbone}
+        (folder / "run.json").write_bytes(dumps(body | {"sha256": seal(body, END)}))
+
     try:
-        backbone = {"ref": "other", "fingerprint": "c" * 64}
-        (folder / "run.json").write_text(json.dumps({"kind": "visualbert", "backbone": backbone}))
-        given = [world.given[0], "--encoder", folder, *world.given[3:], "--samples", 20]
-        code, _, err = probe(capfdbinary, *given)
-        assert code == 65
-        assert "was made with the backbone tiny (bbb" in err
-        assert "expected other (ccc" in err
+        record({"ref": "other", "fingerprint": "c" * 64})
+        for encoder in (folder, folder / "encoder"):  # the run, or the network in it
+            given = [world.given[0], "--encoder", encoder, *world.given[3:], "--samples", 20]
+            code, _, err = probe(capfdbinary, *given)
+            assert code == 65
+            assert "was made with the backbone tiny (bbb" in err
+            assert "expected other (ccc" in err
         for mark in (
             "b" * 64,
             "b" * 64 + " ",
         ):  # a run of vg pretrain names the preprocessing, too; here there is none
-            (folder / "run.json").write_text(
-                json.dumps({"backbone": {"ref": "tiny", "fingerprint": mark}})
-            )
+            record({"ref": "tiny", "fingerprint": mark})
+            given[2] = folder
             assert probe(capfdbinary, *given)[0] == 0
     finally:
         (folder / "encoder").rename(world.folder / "vb")
