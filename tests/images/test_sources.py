@@ -227,6 +227,7 @@ def test_what_is_too_large_or_no_file_is_not_read(
 )
 def test_ids_must_fit_on_a_line(image: str, bad: bool) -> None:
     assert (id_fault(image) is not None) == bad
+    assert ("byte-order mark" in str(id_fault(image))) == image.startswith("\ufeff")
 
 
 # ---------------------------------------------------------------------------------------------- tar

@@ -156,8 +156,10 @@ def id_fault(image: str) -> str | None:
     """Return why an id cannot be a line of `X.ids`, or None."""
     if not image:
         return "it is empty; an image needs a name"
-    if any(c in image for c in "\n\r\0") or image.startswith("\ufeff"):
+    if any(c in image for c in "\n\r\0"):
         return "its name holds a line break or NUL, which an id cannot"
+    if image.startswith("\ufeff"):
+        return "its name starts with a byte-order mark, which an id cannot"
     try:
         image.encode()
     except UnicodeEncodeError:
