@@ -167,8 +167,8 @@ class Session:
 
     def _remove_mark(self) -> None:
         """Remove the sign, unless nothing else shows whose the files in the folder are."""
-        others = {*self.folder.glob("*")} - {_sign(self.folder)}
-        if not others or (self.folder / _CHECKPOINT).exists():
+        others = {file.name for file in self.folder.glob("*")} - {_sign(self.folder).name}
+        if not others or others & {"run.json", _CHECKPOINT, _BEST}:
             own.remove(_sign(self.folder))
 
     def _track(self) -> None:
