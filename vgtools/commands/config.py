@@ -172,13 +172,13 @@ def _parse(file: str, text: str) -> Any:
     try:
         for event in yaml.parse(text, yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):  # a few lines of them hold a billion values
-                raise DataError(
-                    "has an alias (*); write its value", file, event.start_mark.line + 1
-                )
-        node = yaml.compose(text, yaml.SafeLoader)
+                line = event.start_mark.line + 1
+                raise DataError("has an alias (*); write its value", file, line)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
         if isinstance(node, yaml.MappingNode):  # the loader would keep the last of two
             _once((key.value, None) for key, _ in node.value if isinstance(key.value, str))
-        return yaml.safe_load(text)
+        return None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         why = getattr(error, "problem", None) or "not valid YAML"
