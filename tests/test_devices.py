@@ -109,11 +109,12 @@ def test_memory_of_a_gpu_that_runs_out_halves_the_packs(tmp_path: Path, device: 
     tokens = tokenize(encoder.tokenizer, text(8000))
     expected = states(encoder, tokens, 1 << 12)
     packed = PackedEncoder(encoder, 2, pack=1 << 20)
-    with gpu_memory(24):
-        parts = list(packed(tokens.ids, tokens.starts[:-1], np.diff(tokens.starts)))
+    with gpu_memory(96):  # of which cuBLAS takes 32 on some GPUs
+        parts = packed(tokens.ids, tokens.starts[:-1], np.diff(tokens.starts))
+        count = sum(len(part.tokens) for part in parts)
     assert packed.halved
     assert packed.pack < 1 << 20
-    assert sum(len(part.tokens) for part in parts) == len(expected)
+    assert count == len(expected)
 
 
 # ---------------------------------------------------------------------------------------- training

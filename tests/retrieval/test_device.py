@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.tiny.banks import brute_force, hard_bank, unit
+from vgtools.retrieval import device
 from vgtools.retrieval.device import DeviceBank
 from vgtools.retrieval.exact import exact_search
 
@@ -26,10 +27,33 @@ def test_search_as_on_a_gpu_is_the_same(count: int, k: int, coarse: torch.dtype)
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_search_on_a_gpu_is_the_same() -> None:
+@pytest.mark.parametrize("k", [1, 16])
+def test_search_on_a_gpu_is_the_same(k: int) -> None:
     queries, bank = hard_bank(5000, 64)
-    result = DeviceBank(bank, torch.device("cuda")).search(torch.from_numpy(queries).cuda(), 1)
-    assert (result.rows == brute_force(queries, bank, 1)).all()
+    result = DeviceBank(bank, torch.device("cuda")).search(torch.from_numpy(queries).cuda(), k)
+    assert (result.rows == brute_force(queries, bank, k)).all()
+
+
+@pytest.mark.parametrize("coarse", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("k", [1, 4, 16, 300])
+@pytest.mark.parametrize("kinds", [1, 5])
+def test_many_equal_images_come_in_the_order_of_their_rows(
+    monkeypatch: pytest.MonkeyPatch, kinds: int, k: int, coarse: torch.dtype
+) -> None:
+    monkeypatch.setattr(device, "_LOOKED", 7)  # the candidates of one query come in many parts
+    bank = unit(kinds, 8)[np.random.default_rng(0).integers(0, kinds, 333)]
+    queries = unit(9, 8, 1)
+    searched = DeviceBank(bank, torch.device("cpu"), coarse)
+    for budget in (1, 1 << 20):
+        found = searched.search(torch.from_numpy(queries), k, budget)
+        assert (found.rows == exact_search(queries, bank, k).rows).all()
+
+
+def test_fewer_images_than_asked_for_leave_no_row() -> None:
+    found = DeviceBank(unit(3, 8), torch.device("cpu")).search(torch.from_numpy(unit(2, 8, 1)), 5)
+    assert (found.rows[:, 3:] == -1).all()
+    assert (found.scores[:, 3:] == 0).all()
+    assert (np.sort(found.rows[:, :3], axis=1) == [0, 1, 2]).all()
 
 
 @pytest.mark.parametrize("coarse", [torch.float32, torch.bfloat16])

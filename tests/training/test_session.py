@@ -60,6 +60,18 @@ def session(folder: Path, **options: Any) -> Session:
     return Session("toy", folder, torch.device("cpu"), **options)
 
 
+@pytest.mark.parametrize(("name", "current"), [("cuda", []), ("cuda:1", ["cuda:1"])])
+def test_a_gpu_without_a_number_is_the_current_one(
+    monkeypatch: pytest.MonkeyPatch, name: str, current: list[str]
+) -> None:
+    told = list[str]()
+    monkeypatch.setattr(training_session, "pick_device", torch.device)
+    # As torch has it: a device without a number cannot be made the current one.
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.append(str(device)))
+    assert training_session.process_device(name) == torch.device(name)
+    assert told == current
+
+
 def test_records_go_to_stdout_progress_and_lock_go_away(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

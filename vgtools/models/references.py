@@ -272,6 +272,10 @@ def pick_device(name: str = "auto") -> torch.device:
     if device.type != "cpu" and (device.index or 0) >= available.get(device.type, 0):
         why = f"--device {name}: this machine has no such device; --device auto chooses one"
         raise DataError(why, code=Exit.UNAVAILABLE)
+    if device.type == "cuda":
+        # cuDNN plans its attention for each shape in each thread. On texts of many lengths that
+        # takes 35 times as long as the work itself; torch's own kernels need no plan.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return device
 
 

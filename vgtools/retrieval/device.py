@@ -14,12 +14,11 @@ from vgtools.retrieval.exact import (
     SearchResult,
     finite,
     largest_norm,
-    merged,
     nothing_found,
-    rank_pairs,
 )
 
 _GROUP = 64  # images whose largest product is compared first
+_LOOKED = 1 << 17  # groups that are looked into at a time: bounds the memory where all are alike
 _QUERIES = 512  # per product at least, so that each tile of a large bank is read only once for them
 _ROWS = 1 << 16  # copied to the device at a time
 
@@ -54,14 +53,15 @@ class DeviceBank:
             self._norm = largest_norm(bank)
 
     def search(
-        self, queries: Tensor, k: int = 1, budget: int = 1 << 29, dtype: Any = np.float32
+        self, queries: Tensor, k: int = 1, budget: int | None = None, dtype: Any = np.float32
     ) -> SearchResult:
         """Return the k best rows of each query.
 
         Args:
             queries: (Q, E) float32, on the device.
             k: images per query; ties go to the lower row.
-            budget: bytes of scores held at a time; one tile of 64 images at least.
+            budget: bytes of scores held at a time, one tile of 64 images at least; None takes 2
+                GiB, but no more than a quarter of the memory that is free.
             dtype: type of the scores that are returned.
         """
         best = nothing_found(len(queries), k, dtype)
@@ -78,67 +78,84 @@ class DeviceBank:
         # Twice the bound, because the best row's product may be too low and another row's too high;
         # 1.01 covers the terms of higher order, and 1e-37 products that underflow.
         margin = 2 * 1.01 * bound * norm * self._norm + 1e-37
-        held = budget // self.coarse.itemsize  # scores
+        held = (budget or self._room()) // self.coarse.itemsize  # scores
         step = min(len(queries), max(_QUERIES, held // len(self._padded)))
         tile = max(1, held // step // _GROUP) * _GROUP
-        search = self._nearest if k == 1 else self._several
         for i in range(0, len(queries), step):
-            part = slice(i, i + step)
-            search(queries[part], tile, margin, SearchResult(best.rows[part], best.scores[part]))
+            rows, scores = self._best(queries[i : i + step], k, tile, margin)
+            best.rows[i : i + step] = rows.cpu().numpy()
+            best.scores[i : i + step] = scores.masked_fill(rows < 0, 0).cpu().numpy()
         return best
 
-    def _nearest(self, queries: Tensor, tile: int, margin: float, out: SearchResult) -> None:
-        """Write the best row of each query; the choice is made without leaving the device."""
-        coarse = queries.to(self.coarse)
-        floor = queries.new_full((len(queries),), -torch.inf)  # the best coarse product so far
-        best = floor.double()
-        lowest = torch.full_like(floor, len(self.bank), dtype=torch.int64)
-        for start in range(0, len(self._padded), tile):
-            scores = coarse @ self._padded[start : start + tile].T  # (q, tile)
-            groups = scores.view(len(queries), -1, _GROUP)
-            tops = groups.amax(2).float()  # (q, groups): the only pass over all scores
-            floor = torch.maximum(floor, tops.amax(1))
-            least = floor - margin
-            query, group = torch.nonzero(tops >= least[:, None], as_tuple=True)
-            inside = groups[query, group].float() >= least[query, None]
-            near, column = torch.nonzero(inside, as_tuple=True)
-            query = query[near]
-            row = start + group[near] * _GROUP + column
-            real = row < len(self.bank)
-            query = query[real]
-            row = row[real]
-            score = self._exact(queries, query, row)
-            before = best.clone()
-            best.scatter_reduce_(0, query, score, "amax")
-            # A row of an earlier tile is lower: it stays unless its score is exceeded.
-            lowest[best > before] = len(self.bank)
-            top = score == best[query]
-            lowest.scatter_reduce_(0, query[top], row[top], "amin")
-        out.rows[:, 0] = lowest.cpu().numpy()
-        out.scores[:, 0] = best.cpu().numpy()
+    def _room(self) -> int:
+        """Return the bytes that scores may take."""
+        if self.bank.device.type != "cuda":
+            return 1 << 29
+        free, _ = torch.cuda.mem_get_info(self.bank.device)
+        return min(1 << 31, free // 4)
 
-    def _several(self, queries: Tensor, tile: int, margin: float, out: SearchResult) -> None:
-        """Write the k > 1 best rows of each query."""
-        k = out.rows.shape[1]
+    def _best(self, queries: Tensor, k: int, tile: int, margin: float) -> tuple[Tensor, Tensor]:
+        """Return the k best rows of each query, and their scores, without leaving the device.
+
+        The k-th largest maximum of groups is at most the k-th largest score, so that only the
+        maxima are sorted, and only groups that reach it are looked into.
+        """
+        size = _GROUP
+        while size > 1 and len(self.bank) < 4 * k * size:  # few maxima would keep nearly all
+            size //= 2
         coarse = queries.to(self.coarse)
-        tops = torch.full((len(queries), k), -torch.inf, dtype=self.coarse, device=queries.device)
-        best = nothing_found(len(queries), k, np.float64)
-        for start in range(0, len(self.bank), tile):
-            end = min(start + tile, len(self.bank))
-            scores = coarse @ self._padded[start:end].T  # (q, tile)
-            most = scores.topk(min(k, end - start), dim=1).values
+        tops = coarse.new_full((len(queries), k), -torch.inf)
+        rows = torch.full_like(tops, -1, dtype=torch.int64)
+        scores = tops.double()
+        for start in range(0, len(self._padded), tile):
+            products = coarse @ self._padded[start : start + tile].T  # (q, tile)
+            products[:, len(self.bank) - start :] = -torch.inf  # the copies
+            # A group's images lie apart: maxima of neighbours take a GPU eight times as long.
+            groups = products.view(len(queries), size, -1)
+            most = groups.amax(1)  # (q, groups): the only pass over all scores
             tops = torch.cat([tops, most], dim=1).topk(k, dim=1).values
-            floor = tops[:, -1].float() - margin
-            query, row = torch.nonzero(scores.float() >= floor[:, None], as_tuple=True)
-            row = row + start
-            score = self._exact(queries, query, row)
-            found = nothing_found(len(queries), k, np.float64)
-            rank_pairs(query.cpu().numpy(), row.cpu().numpy(), score.cpu().numpy(), found)
-            best = merged([best, found], k)
-        out.rows[:] = best.rows
-        out.scores[:] = best.scores
+            least = tops[:, -1:].float() - margin
+            near = torch.nonzero(most >= least)
+            for query, group in (part.unbind(1) for part in near.split(_LOOKED)):
+                reach = groups[query, :, group] >= least[query]
+                inside, place = torch.nonzero(reach, as_tuple=True)
+                owner = query[inside]
+                row = start + place * groups.shape[2] + group[inside]
+                if start + tile > len(self.bank):
+                    real = row < len(self.bank)
+                    owner = owner[real]
+                    row = row[real]
+                found = self._exact(queries, owner, row)
+                rows, scores = _merged(rows, scores, owner, row, found)
+        return rows, scores
 
     def _exact(self, queries: Tensor, query: Tensor, row: Tensor) -> Tensor:
         """Return the float64 products of (query, row) pairs."""
         parts = zip(query.split(REFINE), row.split(REFINE), strict=True)
         return torch.cat([(queries[q].double() * self.bank[r].double()).sum(1) for q, r in parts])
+
+
+def _merged(
+    rows: Tensor, scores: Tensor, query: Tensor, row: Tensor, score: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the k best rows of each query and their scores, ties to the lower row.
+
+    Args:
+        rows: (Q, k) best rows so far, -1 without.
+        scores: (Q, k) their scores, -inf without a row.
+        query: (F,) whose row is found.
+        row: (F,) found rows.
+        score: (F,) their scores.
+    """
+    count, k = rows.shape
+    every = torch.arange(count, device=rows.device)
+    owner = torch.cat([every.repeat_interleave(k), query])
+    both = torch.cat([rows.flatten(), row])
+    value = torch.cat([scores.flatten(), score])
+    # The order is by query, then by score, then by row: the last of stable sorts counts most.
+    order = both.argsort()
+    order = order[value[order].argsort(descending=True, stable=True)]
+    order = order[owner[order].argsort(stable=True)]
+    first = torch.searchsorted(owner[order], every)
+    kept = order[first[:, None] + torch.arange(k, device=rows.device)]
+    return both[kept], value[kept]

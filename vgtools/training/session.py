@@ -67,13 +67,14 @@ LARGE = 16 << 20  # bytes of weights from which on a network is large
 
 
 def process_device(name: str) -> torch.device:
-    """Return the device of this process, current where it is a GPU.
+    """Return the device of this process, current where it is a GPU with a number.
 
     Raises:
         DataError: as `pick_device`.
     """
     device = pick_device(processes.device_name(name))
-    if device.type == "cuda":
+    # "cuda" alone is the current GPU already; torch refuses to set a device without a number.
+    if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
 

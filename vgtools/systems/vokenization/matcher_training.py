@@ -159,10 +159,12 @@ class HiddenStates:
         elif self.held or not size:
             kept = self._empty(len(tokens.ids), sentences, self._place(size))
             for part, states in self._blocks(watch):
-                span = slice(int(tokens.starts[part[0]]), int(tokens.starts[part[-1] + 1]))
+                # A slice takes tensors of another device; rows given by their numbers do not.
+                whole = slice(int(part[0]), int(part[-1]) + 1)
+                span = slice(int(tokens.starts[whole.start]), int(tokens.starts[whole.stop]))
                 kept.hidden[span] = states.hidden
-                kept.means[part] = states.means
-                kept.first[part] = states.first
+                kept.means[whole] = states.means
+                kept.first[whole] = states.first
             self._kept = kept
 
     def _blocks(self, watch: Any) -> Iterator[tuple[Array, States]]:
