@@ -192,7 +192,8 @@ def run(argv: list[str]) -> int:
 
     _reserve_standard_streams()
     PIPES.clear()
-    stay_offline(False)
+    # Before the line is parsed, because --config reads its file, perhaps at a URL, meanwhile.
+    stay_offline("--offline" in argv)
     stay_quiet(False)
     note_command_line(["vg", *argv])
     # Read by torch: large arrays in large pages. Each micro-batch has a fresh gradient of the word

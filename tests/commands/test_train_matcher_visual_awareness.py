@@ -152,6 +152,8 @@ def test_a_damaged_table_of_words_is_made_again_with_restart(
     capfd.readouterr()
     assert train(tmp_path / "run") == Exit.DATA
     assert "--restart" in capfd.readouterr().err
+    assert train(tmp_path / "run", "--restart") == Exit.CANNOT_CREATE
+    file.unlink()
     assert train(tmp_path / "run", "--restart") == 0
     assert hashes(tmp_path / "run") == before
 

@@ -1,8 +1,8 @@
 """Damaged outputs: what a killed or finished run left is spoilt, then the same command runs again.
 
 An id is `damage CASE STATE FILE WAY.N`. STATE is `done`, or `kill@N`; FILE counts the files
-that are there. The command must notice (an error that names the file, and --restart then mends
-it) or mend it: exit 0 means what an undisturbed run leaves. What it does not know for its own any
+that are there. The command must notice (an error that names the file, whose advice then mends it)
+or mend it: exit 0 means what an undisturbed run leaves. What it does not know for its own any
 more it must leave alone, with every flag (73).
 """
 
@@ -110,6 +110,14 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     if not case.restart:
         return Outcome(trial, "stuck", f"{what}: {done.err[-200:]}")
     first = done.err.splitlines()[-1]
+    if "or remove it and make" in first:
+        # It may be the user's: no flag replaces it, and the advice is followed to the letter.
+        before = space.tree()
+        again = space.run(case, more=["--restart"], limit=True)
+        changes = difference(space.tree(), before)
+        if again.code != Exit.CANNOT_CREATE or changes:
+            return Outcome(trial, "different", f"{what}: --restart: exit {again.code}, {changes}")
+        path.unlink()
     done = space.run(case, more=["--restart"], limit=True)
     if done.code != 0:
         said = f"{what}: {first}; --restart: exit {done.code}: {done.err[-200:]}"

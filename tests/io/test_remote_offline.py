@@ -65,6 +65,21 @@ def test_no_command_connects_offline(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("url", URLS[:3])
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("command", ["vokenize t.txt --index i", "pretrain t.txt -o run"])
+def test_settings_at_a_url_are_not_read_offline(
+    url: str, command: str, order: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """--config reads its file while the line is parsed, before other flags count."""
+    settings = url.replace(".txt", ".toml")
+    words = ["--config", settings, *command.split()[1:]]
+    more = [words, ["--offline"]]
+    line = [command.split()[0], *more[order], *more[1 - order]]
+    assert cli.run(line) == Exit.UNAVAILABLE
+    assert f"{settings}: is at a URL, and --offline never" in capfd.readouterr().err
+
+
 def test_the_flag_is_of_one_command_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["stats", URLS[0], "--offline"]) == Exit.UNAVAILABLE
     assert "never connects" in capfd.readouterr().err

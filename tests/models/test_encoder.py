@@ -506,6 +506,40 @@ def test_an_architecture_without_fused_attention_is_loaded(tmp_path: Path) -> No
     assert load_encoder(str(folder)).model.config._attn_implementation == "eager"
 
 
+def test_files_of_the_user_next_to_a_network_are_not_touched_or_claimed(tmp_path: Path) -> None:
+    encoder = load_encoder(str(save_tiny_bert(tmp_path / "bert")))
+    for _ in range(2):
+        runs.save_run(tmp_path / "run", "toy", {"w": torch.ones(1)}, {}, encoder)
+        mine = tmp_path / "run" / "encoder" / ".env"
+        mine.write_text("secret")
+        mine.chmod(0o600)
+    assert mine.stat().st_mode & 0o777 == 0o600
+    named = runs.read_run(tmp_path / "run")["files"]
+    assert "encoder/.env" not in named
+    assert {"encoder/model.safetensors", "encoder/config.json", "encoder/tokenizer.json"} <= {
+        *named
+    }
+    mine.unlink()
+    assert runs.open_run(tmp_path / "run", "toy").info["files"] == named
+
+
+def test_what_a_killed_writer_of_weights_left_goes_with_the_next_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors writes under a name that only it knows."""
+    encoder = load_encoder(str(save_tiny_bert(tmp_path / "bert")))
+    folder = tmp_path / "run" / "encoder"
+    own.claim(tmp_path / "run")
+    work = folder / ".network.vg.tmp"
+    work.mkdir(parents=True)
+    (folder / ".complete.vg.tmp").touch()
+    for name in (".tmpjzyZP4", "config.json"):
+        (work / name).write_text("half")
+    save_pretrained(folder, encoder)
+    names = {file.name for file in folder.rglob("*")}
+    assert names == {"complete", "config.json", "model.safetensors", "tokenizer.json"}
+
+
 def test_a_model_of_the_user_in_a_folder_of_a_run_is_not_replaced(tmp_path: Path) -> None:
     """Without the sign of a killed writer, or its end, nothing shows that vg began it."""
     encoder = load_encoder("builtin:minilm")

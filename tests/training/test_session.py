@@ -326,6 +326,21 @@ def test_a_folder_of_another_tool_is_left_alone(
     assert file.read_bytes() == data
 
 
+def test_a_run_names_no_file_that_the_user_put_into_its_folders(tmp_path: Path) -> None:
+    run = TrainingRun(tmp_path, "toy", {"a": 1})
+    for record in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
+        if record["end"]:
+            run.end_epoch(Line(), {"epoch": 0}, 1.0)
+    (tmp_path / "part-1").mkdir()
+    for name in ("model.safetensors", "notes.txt", ".env", ".tmpAbCd"):
+        (tmp_path / "part-1" / name).write_text("mine")
+    run.keep("part-1")
+    run.save()
+    run.finish({})
+    named = json.loads((tmp_path / "run.json").read_bytes())["files"]
+    assert [name for name in named if name.startswith("part-1")] == ["part-1/model.safetensors"]
+
+
 def test_a_restart_keeps_what_the_user_added_to_a_run(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run")
     (folder / "encoder").mkdir()
@@ -368,7 +383,7 @@ def finished(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "toy.safetensors", "part-1/model.safetensors"])
-def test_a_damaged_file_of_a_finished_run_is_refused_and_a_restart_starts_over(
+def test_a_changed_file_of_a_finished_run_is_refused_and_without_it_a_restart_starts_over(
     tmp_path: Path, name: str
 ) -> None:
     folder = finished(tmp_path / "run")
@@ -376,9 +391,19 @@ def test_a_damaged_file_of_a_finished_run_is_refused_and_a_restart_starts_over(
     file = folder / name
     data = file.read_bytes()
     file.write_bytes(bytes([data[0] ^ 1]) + data[1:] + b"x")
-    with pytest.raises(DataError, match=f"{name}: is damaged .* --restart") as error:
+    with pytest.raises(
+        DataError, match=f"{name}: is damaged .* remove it and .* --restart"
+    ) as error:
         TrainingRun(folder, "toy", {"a": 1})
     assert error.value.code == Exit.DATA
+    with pytest.raises(DataError, match=f"{name}: exists, and vg does not know it") as error:
+        TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",))
+    assert error.value.code == Exit.CANNOT_CREATE
+    file.unlink()
+    file.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_bytes(data)
+    with pytest.raises(DataError, match=f"{name}: exists, and vg does not know it"):
+        TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",))
     file.unlink()
     with pytest.raises(DataError, match=f"{name}: is missing; .* --restart") as error:
         TrainingRun(folder, "toy", {"a": 1})
@@ -406,6 +431,14 @@ def test_a_restart_refuses_a_file_that_the_finished_run_does_not_name(
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     (folder / name).rename(tmp_path / "mine")
     TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",)).discard_former()
+
+
+def test_a_sign_that_a_killed_restart_left_goes_with_the_next_look(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    sign = folder / ".run.json.vg.tmp"
+    sign.touch()
+    assert TrainingRun(folder, "toy", {"a": 1}).complete
+    assert not sign.exists()
 
 
 def test_a_killed_run_may_have_notes_of_the_user_next_to_it(tmp_path: Path) -> None:
@@ -497,7 +530,7 @@ def test_an_unreadable_run_json_names_the_way_out_which_works(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("when", ["at the end", "at the next start"])
-@pytest.mark.parametrize("name", ["part-1/model", "best.safetensors"])
+@pytest.mark.parametrize("name", ["part-1/model.safetensors", "best.safetensors"])
 def test_a_damaged_file_of_an_unfinished_run_is_never_published(
     tmp_path: Path, name: str, when: str
 ) -> None:
@@ -506,7 +539,7 @@ def test_a_damaged_file_of_an_unfinished_run_is_never_published(
         if record["end"]:
             run.end_epoch(Line(), {"epoch": 0}, 1.0)
             (tmp_path / "part-1").mkdir()
-            (tmp_path / "part-1" / "model").write_text("part")
+            (tmp_path / "part-1" / "model.safetensors").write_text("part")
             run.keep("part-1")
             run.save()
     data = bytearray((tmp_path / name).read_bytes())

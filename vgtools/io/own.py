@@ -298,7 +298,10 @@ def remove_tree(folder: str | Path, ours: re.Pattern[str] | None = None) -> None
     for file in sorted(folder.rglob("*"), reverse=True):
         if file.is_dir() and not file.is_symlink():
             remove_folder(file)
-        elif not ours or is_temporary(file) or ours.fullmatch(file.relative_to(folder).as_posix()):
+            continue
+        place = file.relative_to(folder)
+        passing = any(is_temporary(Path(part)) for part in place.parts)
+        if not ours or passing or ours.fullmatch(place.as_posix()):
             os.unlink(file)
     remove_folder(folder)
 

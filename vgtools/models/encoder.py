@@ -332,22 +332,30 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
 def _write_pretrained(folder: Path, encoder: Encoder) -> None:
     from safetensors import SafetensorError
 
+    # In a folder of their own: safetensors writes under names that only it knows, which a kill
+    # leaves, and the user may have files next to the network.
+    work = own.temporary(folder / "network")
+    own.make_folder(work)
     with quiet_transformers():
         try:
-            encoder.model.save_pretrained(folder)
+            encoder.model.save_pretrained(work)
         except OSError as error:
             raise file_error(error, folder, reading=False) from None
         except SafetensorError as error:
             raise file_error(_system_error(error), folder, reading=False) from None
-    tokenizer = folder / "tokenizer.json"
+    tokenizer = work / "tokenizer.json"
     atomic_write(tokenizer, encoder.tokenizer.to_str(pretty=True).encode())
     with file_errors(folder, reading=False):
-        for file in files_below(folder):
+        files = files_below(work)
+        for file in files:
             # safetensors gives its files permissions for the owner alone; the tokenizer's file has
             # the user's usual ones.
             copymode(tokenizer, file)
             with open(file, "rb") as stream:
                 os.fsync(stream.fileno())
+        for file in files:
+            own.replace(file, folder / file.name)
+    own.remove_folder(work)
 
 
 def _system_error(error: Exception) -> OSError:

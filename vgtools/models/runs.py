@@ -31,8 +31,8 @@ from vgtools.models.sealed import (
     check_written,
     claim_run,
     digests,
-    files_below,
     is_run_json,
+    own_files_below,
 )
 from vgtools.models.sealed import read_run as read_run
 from vgtools.text.tokens import tokenizer_fingerprint
@@ -98,7 +98,7 @@ def save_run(
     if weights:
         write_safetensors(file, weights)
     metrics = path / "metrics.jsonl"
-    written = [f for name in networks for f in files_below(path / name)]
+    written = [f for name in networks for f in own_files_below(path / name)]
     written += [f for f in (file, metrics) if f.exists()]
     body = {
         "format": FORMAT,

@@ -26,6 +26,8 @@ RUN_FILE = re.compile(
     r"|predictions(?:\.[\w-]+)?\.jsonl|metrics\.jsonl|table\.(?:npy|ids|json))"
 )
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
+# A file that has changed may be the user's: no flag makes vg replace it.
+_CHANGED = "restore it from a copy of the run, or remove it and make the run again with --restart"
 
 _FORM = {
     "kind?": str,
@@ -114,13 +116,23 @@ def files_below(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+def own_files_below(folder: Path) -> list[Path]:
+    """Return the files of a run, or of a folder in it, that have names of vg's.
+
+    All others are the user's.
+    """
+    found = files_below(folder)
+    return [file for file in found if RUN_FILE.fullmatch(file.relative_to(folder).as_posix())]
+
+
 def check_written(file: Path, sha256: str) -> None:
     """Refuse a file of a run that has changed since it was written.
 
     Raises:
         DataError: missing (66), or another sha256 (65); both are printed.
     """
-    check_file(file, {"sha256": sha256}, "the run", _WAY_OUT)
+    way_out = _CHANGED if file.exists() else _WAY_OUT
+    check_file(file, {"sha256": sha256}, "the run", way_out)
 
 
 def check_records(run: str | Path, info: Mapping[str, Any]) -> Path:

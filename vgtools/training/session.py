@@ -49,6 +49,7 @@ from vgtools.models.sealed import (
     is_checkpoint,
     is_run_json,
     kind_of,
+    own_files_below,
     read_run,
 )
 from vgtools.training import processes
@@ -432,17 +433,18 @@ class TrainingRun:
         return all(map(own.is_temporary, entries))
 
     def _check_restart(self, parts: tuple[str, ...]) -> None:
-        """Refuse to discard a finished run among whose files are some that it does not name.
+        """Refuse to discard a finished run among whose files are some that vg did not write.
 
         Raises:
-            DataError: a file has the name of one of vg's, or a folder is a link (73).
+            DataError: a file that the run does not name has the name of one of vg's, or one that it
+                names has changed, or is a link, or a folder is a link (73).
         """
         for folder in self.path.glob("*/"):
             named = folder.name in NETWORKS or any(re.fullmatch(x, folder.name) for x in parts)
             if named and folder.is_symlink():
                 raise own.planted(folder)
         try:
-            known = read_run(self.path)["files"]
+            info = read_run(self.path)
         except DataError:  # unfinished or damaged: names alone show whose a file is
             return
         for file in files_below(self.path):
@@ -450,7 +452,11 @@ class TrainingRun:
             # A kill leaves these: a checkpoint, or the network of a step that none names.
             left = file.name in (_BEST, _CHECKPOINT) and is_checkpoint(file)
             left = left or (name.startswith(KEPT) and (file.parent / "complete").is_file())
-            if RUN_FILE.fullmatch(name) and name not in {"run.json", *known} and not left:
+            if RUN_FILE.fullmatch(name) and name not in {"run.json", *info["files"]} and not left:
+                raise own.not_ours(file)
+        for name, facts in info["files"].items():
+            file = self.path / name
+            if file.is_symlink() or (file.exists() and sha256_file(file) != facts["sha256"]):
                 raise own.not_ours(file)
 
     def discard_former(self) -> None:
@@ -511,10 +517,11 @@ class TrainingRun:
 
         Args:
             part: the folder's name, or "" for all of the run but this class's own files; the files
-                are whole and must not change any more.
+                are whole and must not change any more. The user's are left out.
         """
         folder = self.path / part
-        files = digests(self.path, {*files_below(folder)}.difference(_own_files(folder)))
+        written = {*own_files_below(folder)}.difference(_own_files(folder))
+        files = digests(self.path, written)
         found = {name: facts["sha256"] for name, facts in files.items()}
         self.state.notes["parts"] = self._parts | found
 
@@ -644,7 +651,7 @@ class TrainingRun:
         self._clear()
 
     def _clear(self) -> None:
-        for path in _own_files(self.path, _BEST, _CHECKPOINT):
+        for path in (_sign(self.path), *_own_files(self.path, _BEST, _CHECKPOINT)):
             own.remove(path)
 
 

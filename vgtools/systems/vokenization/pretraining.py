@@ -29,6 +29,7 @@ from vgtools.systems.vokenization.voken_lm import (
 )
 from vgtools.tasks.packed import PackedPretraining
 from vgtools.text.blocks import with_labels
+from vgtools.text.masking import Masking
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.text.vokens import check_banks
 from vgtools.training import processes
@@ -105,6 +106,7 @@ class VokenPretraining(PackedPretraining):
         """Return the model with its batches."""
         encoder = self.encoder
         bank = self._bank
+        Masking.of(encoder.tokenizer)  # refuses a tokenizer without a mask before texts are packed
         # The first process packs the inputs; the others wait and then open its files.
         with processes.after_first():
             both = (self.inputs, self.valid)
