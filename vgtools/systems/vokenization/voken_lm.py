@@ -348,9 +348,10 @@ def collate(
         read[i, inner], chosen[i, inner] = mask_tokens(
             tokens, rng, recipe.mask, recipe.vocabulary, recipe.rate
         )
-        # Without the epoch: a random voken that changed in every epoch could not be learned.
-        rng = np.random.default_rng([_CONTROL, recipe.seed, number])
-        vokens = control_vokens(recipe.control, vokens, tokens, rng, recipe.vokens)
+        if recipe.control is not None:  # a generator takes a third of a block's time
+            # Without the epoch: a random voken that changed in every epoch could not be learned.
+            rng = np.random.default_rng([_CONTROL, recipe.seed, number])
+            vokens = control_vokens(recipe.control, vokens, tokens, rng, recipe.vokens)
         learned = firsts if recipe.label == "first" else np.ones(len(block), bool)
         labels[i, inner] = np.where(learned, vokens, IGNORED)
         if block.shape[1] > 2:
