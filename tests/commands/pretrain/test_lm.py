@@ -123,6 +123,9 @@ def test_the_encoder_of_every_nth_step_is_kept(data: Path, tmp_path: Path) -> No
     weights.write_bytes((run / "step-2/model.safetensors").read_bytes())
     with pytest.raises(DataError, match="is damaged or from another run"):
         load_encoder(str(run / "step-4"))
+    # It may be the user's, and stays.
+    assert pretrain(data, run, *steps, "--keep-every", 4, "--restart") == Exit.CANNOT_CREATE
+    weights.unlink()
     assert pretrain(data, run, *steps, "--keep-every", 4, "--restart") == 0
     assert sorted(path.name for path in run.glob("step-*")) == ["step-4"]
     load_encoder(str(run / "step-4"))
