@@ -13,6 +13,7 @@ import torch
 from tests.conftest import Runner
 from tests.tiny.translation import pairs, save_model, save_pairs, save_tokenizer
 from vgtools.cli import run
+from vgtools.io.errors import Exit
 from vgtools.models import seq2seq
 from vgtools.models.runs import read_run
 from vgtools.systems.visual_awareness import translation
@@ -219,6 +220,23 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     args = [folder / "pairs/train.jsonl", "--vocabulary", 60, "-o", folder / "bpe", "-q"]
     assert vg("prepare", "tokenizer", *args) == 0
     return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (
+            "prepare tokenizer t.txt --vocabulary 100000000000 -o v",
+            "less than or equal to 16777216",
+        ),
+        ("translate m t.txt --beams 100000", "less than or equal to 256"),
+    ],
+)
+def test_sizes_that_no_machine_has_room_for_are_refused(
+    words: str, why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words.split()) == Exit.USAGE
+    assert why in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "run.json"])

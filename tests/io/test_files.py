@@ -14,7 +14,7 @@ import pytest
 
 from vgtools.io.artifact import open_features, read_made, read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import dumps, final_path, write_manifest
+from vgtools.io.files import dumps, final_path, read_json, write_manifest
 from vgtools.io.names import is_unnamed
 from vgtools.io.own import atomic_write
 from vgtools.io.written import manifest_beside
@@ -124,6 +124,25 @@ def test_a_name_without_a_file_is_refused(
     with pytest.raises(DataError, match=r"a file name") as caught:
         final_path(name, [])
     assert caught.value.code == (Exit.CANNOT_CREATE if name else Exit.USAGE)
+
+
+def test_a_loop_of_links_and_a_column_are_no_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(DataError, match="one: is a link in a loop of links"):
+        final_path("one", [])
+    with pytest.raises(DataError, match="# starts the columns of a table that is read") as caught:
+        final_path("q.parquet#text", [])
+    assert caught.value.code == Exit.USAGE
+
+
+def test_a_pipe_among_files_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.json")  # opening it would wait for a writer
+    with pytest.raises(DataError, match=r"run\.json: is a pipe or a device; expected a manifest"):
+        read_json(tmp_path / "run.json", "a manifest")
 
 
 def test_another_file_than_the_expected_is_named_with_the_command_that_writes_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,6 +35,23 @@ def save_masked_lm(folder: Path) -> Path:
     save_tiny_bert(folder)
     AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
     return folder
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json", "model.safetensors.index.json"])
+def test_a_model_whose_vocabulary_or_settings_are_not_small_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = save_tiny_bert(tmp_path / "bert")
+    (folder / name).unlink(missing_ok=True)
+    with open(folder / name, "wb") as file:
+        file.truncate((256 << 20) + 1)  # sparse: it takes no room on the disk
+    assert f"{name}: has more than 256 MB" in refusal(lambda: load_encoder(str(folder)), Exit.DATA)
+    assert f"{name}: has more than 256 MB" in refusal(
+        lambda: load_tokenizer(str(folder)), Exit.DATA
+    )
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    assert f"{name}: is a pipe" in refusal(lambda: load_tokenizer(str(folder)), Exit.DATA)
 
 
 def test_a_head_is_whole_or_new_but_never_a_part(tmp_path: Path) -> None:

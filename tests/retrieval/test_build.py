@@ -110,6 +110,13 @@ def test_a_factory_that_faiss_does_not_know_is_refused() -> None:
         make_index(unit(5, 4), "IVF20,SQ8")
 
 
+@pytest.mark.parametrize("factory", ["IVF99999999,Flat", "OPQ16,IVF4194305_HNSW32,PQ48"])
+def test_more_lists_than_any_bank_needs_are_refused_before_faiss_makes_them(factory: str) -> None:
+    with pytest.raises(DataError, match="there can be 4,194,304 lists at most") as caught:
+        check_factory(factory)
+    assert caught.value.code == Exit.USAGE
+
+
 @pytest.mark.parametrize("factory", ["Flat", "PQ7", "OPQ16,IVF10,PQ48", "HNSW", "IVF8_HNSW4,SQ8"])
 def test_a_factory_that_depends_on_the_dimension_passes_the_first_check(factory: str) -> None:
     check_factory(factory)

@@ -43,7 +43,7 @@ class BeamSearchFlags:
         dtype: Numbers of matrix products.
     """
 
-    beams: int = count(4)
+    beams: int = count(4, max=256)
     length_penalty: float = value(0.6, metavar="NUMBER")
     longer: int = count(50, least=0)
     batch_size: BatchSize = 64

@@ -29,6 +29,7 @@ from vgtools.io.forms import LARGEST, read_small
 from vgtools.io.names import (
     file_of,
     is_shards,
+    is_special,
     is_stream,
     is_url,
     manifest_path,
@@ -163,6 +164,8 @@ def read_value(path: str | Path, expected: str) -> Any:
     Raises:
         DataError: missing (66), not JSON, or not small (65).
     """
+    if is_special(path):
+        raise DataError(f"is a pipe or a device; expected {expected} in a file", path)
     with open_read(path) as stream:
         try:
             return orjson.loads(read_small(stream, path))
@@ -275,9 +278,14 @@ def final_path(path: str, inputs: Sequence[str]) -> Path:
     if is_url(path):
         why = "one file cannot grow at a URL; a / after the name makes it a folder of shards"
         raise DataError(why, path, code=Exit.CANNOT_CREATE)
+    if file_of(path) != path:
+        why = "# starts the columns of a table that is read; leave it out of an output"
+        raise DataError(why, path, code=Exit.USAGE)
     real = Path(os.path.realpath(path))
     if storable(str(real)) != str(real):
         why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
+    elif os.path.islink(real):
+        why = "is a link in a loop of links"
     elif os.path.islink(path) and not real.exists():
         why = f"is a link to {real}, which does not exist"
     elif real.is_dir() or path.endswith("/"):

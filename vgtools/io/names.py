@@ -64,6 +64,14 @@ def is_stream(path: str | Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
+def is_special(path: str | Path) -> bool:
+    """Return whether a FIFO, socket or device lies where a file is expected, such as in a folder.
+
+    Opening a FIFO waits for a writer, perhaps for ever.
+    """
+    return str(path) != "-" and not re.match("/(dev|proc)/", str(path)) and is_stream(path)
+
+
 def is_unnamed(path: str | Path) -> bool:
     """Return whether the content is unknown from a path: `-`, `<(…)`, a FIFO, `/dev/stdin`."""
     named = re.match("/(dev(?!/shm/)|proc)/", str(path)) is not None  # files lie in /dev/shm

@@ -14,6 +14,7 @@ from vgtools.io.artifact import LARGEST
 from vgtools.io.errors import DataError, Exit, amount, is_out_of_memory, name_of
 from vgtools.io.files import read_json
 from vgtools.io.hub import hub_errors
+from vgtools.io.names import is_special
 from vgtools.io.own import atomic_write
 from vgtools.models.sealed import check_model
 from vgtools.text import clip_bpe
@@ -110,6 +111,7 @@ def resolve(ref: str, patterns: list[str]) -> Path:
             raise DataError(why, ref, code=Exit.NO_INPUT)
         model = inner if is_run else path
         check_model(model)
+        _check_small(model)
         return model
     if path.exists() or ref.startswith(("/", ".", "~")) or ref.count("/") > 1:
         why = "is not a model directory; expected a hub name, a directory, a vg run or builtin:NAME"
@@ -119,6 +121,21 @@ def resolve(ref: str, patterns: list[str]) -> Path:
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
+
+
+def _check_small(folder: Path) -> None:
+    """Refuse a model whose settings or vocabulary are not plain small files: they are read whole.
+
+    Raises:
+        DataError: one is a pipe or a device, or larger than any real one (65).
+    """
+    for file in folder.iterdir():
+        if file.suffix not in (".json", ".txt", ".model"):
+            continue
+        if is_special(file):
+            raise DataError("is a pipe or a device, expected a file", file)
+        if file.is_file() and file.stat().st_size > _LARGEST:
+            raise DataError(f"has more than {_LARGEST >> 20} MB, expected a small file", file)
 
 
 def hub_file(ref: str, hub_name: str, file: str) -> Path:
@@ -179,6 +196,7 @@ def _check_ids(tokenizer: Tokenizer, file: Path) -> None:
 
 
 _HOLES = 1 << 16
+_LARGEST = 256 << 20  # bytes of a vocabulary or of settings; real ones have up to 40 million
 
 
 def _usable(load: Callable[[], Tokenizer], file: Path) -> Tokenizer:

@@ -31,6 +31,7 @@ NPROBE = 32  # lists that are looked into, if the user names no number
 _LISTS = 32  # bytes of empty lists at the end of an index file
 # faiss accepts zero lists, and only its training crashes.
 _NO_LISTS = re.compile(r"IVF0+(?!\d)")
+_MOST_LISTS = 1 << 22  # more than for billions of images; faiss takes memory for each at once
 # The messages of faiss for a string that is wrong for banks of any size and dimension: it cannot be
 # read, a number in it is too large, or the index has no inner products.
 _WRONG = re.compile(r"could not parse|^C\+\+ exception|METRIC_L2")
@@ -61,10 +62,13 @@ def check_factory(factory: str) -> None:
     # 64 dimensions stand for a bank that is not known yet, so that an error counts only if it would
     # occur with any other bank as well.
     why = "there must be a list" if _NO_LISTS.search(factory) else ""
+    if any(int(number) > _MOST_LISTS for number in re.findall(r"IVF(\d+)", factory)):
+        why = f"there can be {_MOST_LISTS:,} lists at most"
     try:
-        faiss.index_factory(64, factory, faiss.METRIC_INNER_PRODUCT)
+        if not why:
+            faiss.index_factory(64, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
-        why = why or (reason(error) if _WRONG.search(str(error)) else "")
+        why = reason(error) if _WRONG.search(str(error)) else ""
     if why:
         expected = f"expected {FLAT}, IVF4096,SQ8 or another factory string of faiss (case counts)"
         raise DataError(f"--factory {factory!r}: {why}; {expected}", code=Exit.USAGE)

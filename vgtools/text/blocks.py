@@ -24,7 +24,7 @@ from vgtools.io.artifact import Artifact, read_manifest
 from vgtools.io.errors import DataError, Exit, amount, file_errors, plain
 from vgtools.io.files import is_manifest, sha256_file
 from vgtools.io.forms import SIZE, check_form
-from vgtools.io.names import is_stream, manifest_path, refuse_stream
+from vgtools.io.names import is_stream, is_url, manifest_path, refuse_stream
 from vgtools.io.output import files_of
 from vgtools.io.process import Progress
 from vgtools.io.streams import Window, read_text_rows, read_windows
@@ -373,6 +373,9 @@ class PackedInputs:
 
     def digest(self, path: str) -> str:
         """Return the sha256 of an input; an input from a pipe is packed for that."""
+        if is_url(path):
+            why = "is at a URL, and a training reads its texts in every epoch; copy it here first"
+            raise DataError(why, path, code=Exit.USAGE)
         if not is_stream(path):
             return sha256_file(path)
         self._piped[path] = self.open(path)

@@ -72,7 +72,7 @@ def pairs(
 def tokenizer(
     texts: Annotated[list[str], Argument("FILE")],
     *,
-    vocabulary: Annotated[int, Count(least=8)],
+    vocabulary: Annotated[int, Count(least=8, max=1 << 24)],
     output: Annotated[str, Value("DIR")],
     mask: Annotated[bool, Flag("--mask")] = False,
     quiet: Quiet = False,
