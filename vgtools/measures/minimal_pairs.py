@@ -34,6 +34,8 @@ class MinimalPairs(Measure):
         paradigms: P names of kinds of pairs, several to a phenomenon.
     """
 
+    alone = True
+
     def __init__(
         self,
         name: str,
