@@ -46,9 +46,30 @@ def test_the_interval_of_a_share_is_scipys_where_groups_are_many(share: float) -
     assert np.abs(np.array(found) - found_by_scipy.confidence_interval).max() < 0.05 * width
 
 
+@pytest.mark.parametrize("groups", [2, 3, 4, 5])
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_intervals_of_few_groups_hold_the_share(groups: int, share: float) -> None:
+    held = 0
+    for seed in range(200):
+        rng = np.random.default_rng([seed, groups])
+        right = rng.binomial(20, rng.beta(4 * share, 4 * (1 - share), groups))
+        low, high = share_ends(right, np.full(groups, 20), draws(groups, 200, seed))
+        assert 0 <= low <= right.sum() / (20 * groups) <= high <= 1
+        held += low <= share <= high
+    assert held >= 186  # 93 % of them
+
+
+def test_equal_groups_are_at_least_as_uncertain_as_their_items() -> None:
+    low, high = share_ends(np.full(4, 10), np.full(4, 20), draws(4, 200))
+    step = 3.1824 * np.sqrt(0.25 / 80) / 0.25
+    assert [low, high] == pytest.approx([1 / (1 + np.exp(step)), 1 / (1 + np.exp(-step))])
+    many = share_ends(np.full(50, 10), np.full(50, 20), draws(50, 200))
+    assert many == [0.5, 0.5]
+
+
 def test_an_interval_of_few_groups_is_wider_and_one_without_spread_is_exact() -> None:
-    for freedom in (8, 29, 499):
-        assert _t(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=1e-3)
+    for freedom, error in ((1, 1e-4), (2, 1e-4), (3, 1e-4), (4, 0.01), (8, 1e-3), (499, 1e-3)):
+        assert _t(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=error)
     total = np.array([3, 1, 2, 0, 4, 2, 1, 5, 2, 3])
     drawn = draws(10, 1000)
     # None and all of nine groups with items, of which no sample shows a spread.
@@ -56,7 +77,7 @@ def test_an_interval_of_few_groups_is_wider_and_one_without_spread_is_exact() ->
         exact = stats.binomtest(count, 9).proportion_ci(method="exact")
         assert share_ends(right, total, drawn) == pytest.approx([exact.low, exact.high])
     assert share_ends(total[:1], total[:1], drawn[:, :1]) == pytest.approx([0.025, 1])
-    assert share_ends(total[:1] - 1, total[:1], drawn[:, :1]) == [2 / 3] * 2
+    assert share_ends(total[:1] - 1, total[:1], drawn[:, :1]) == [0, 1]
     right = np.array([1, 0, 2, 0, 1, 1, 1, 2, 0, 2])
     low, high = share_ends(right, total, drawn)
     ratio = (drawn @ right) / (drawn @ total)

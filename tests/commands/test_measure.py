@@ -137,6 +137,32 @@ def test_items_with_another_gold_value_are_refused(folder: Path, capfd: Any) -> 
     assert message in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["norms.jsonl", "pairs.tsv"])
+def test_predictions_that_other_items_shaped_are_not_joined(
+    folder: Path, capfd: Any, name: str
+) -> None:
+    words = [f"{a}{b}" for a in "bdfgkl" for b in "aeiou"]
+    rows = [json.dumps({"word": word, "value": n % 7}) for n, word in enumerate(words)]
+    if name == "pairs.tsv":
+        rows = [
+            f"{a} {b} {n}" for n, (a, b) in enumerate(zip(words[::2], words[1::2], strict=True))
+        ]
+    vectors = np.random.default_rng(0).normal(size=(len(words), 2)).tolist()
+    full = write_vectors(folder, "full", dict(zip(words, vectors, strict=True)))
+    few = write_vectors(folder, "few", dict(zip(words[:28], vectors, strict=False)))
+    on = folder / name
+    first, *others = (f"{folder}/{number}.jsonl" for number in range(3))
+    # The same encoder: alone, next to one that knows fewer words, and on an earlier file.
+    for refs, kept, output in (
+        ([full], rows, first), ([full, few], rows, others[0]), ([full], rows[:-1], others[1])
+    ):  # fmt: skip
+        on.write_text("\n".join(kept) + "\n")
+        records_of([*refs, "--on", str(on), "-o", output], capfd)
+    for other in others:
+        assert run(["measure", first, other]) == 65
+        assert f"{other}:1: {name} is of other items than in {first}" in capfd.readouterr().err
+
+
 def test_encoders_in_contexts(folder: Path, capfd: Any) -> None:
     save_encoder(folder / "net")
     (folder / "pairs.tsv").write_text("bam dem 0\ndem fim 1\nfim gom 2\ngom kin 3\nbam gom 3\n")

@@ -212,6 +212,16 @@ def test_an_index_gives_ids_and_facts(call: Runner, bank: Path) -> None:
             assert text.startswith(f"vg: {bank}/v.jsonl: was made with a.")
             assert other in text
             assert (true in text) or (ids in text)
+    # Rows of two indexes are shown with their ids in one file.
+    parts = (bank / "vg.ids").read_bytes().splitlines(keepends=True)
+    hashes = [hashlib.sha256(part).hexdigest() for part in (parts[0], b"".join(parts[1:]))]
+    made = {f"{name}.ids": {"sha256": sha} for name, sha in zip("ab", hashes, strict=True)}
+    write_manifest(
+        bank / "v.jsonl", [bank / "v.jsonl"], kind="vokens", config={"index_sha256": made}
+    )
+    assert call(*by_ids).returncode == 0
+    why = "rows of several indexes take one --ids, their .ids joined in order"
+    failed(call(*args, "--index", bank / "vg.faiss"), Exit.USAGE, why)
     (bank / "v.json").unlink()
     (bank / "vg.ids").write_text("0.png\n1.png\n3.png\n")
     failed(call(*args), Exit.DATA, "vg.ids: is damaged or from another run")

@@ -51,6 +51,15 @@ def test_a_word_is_the_sum_of_its_hidden_pieces(subject: Subject) -> None:
     assert np.isnan(found[10:]).all(), "the text is longer than the encoder takes"
 
 
+def test_a_piece_of_two_words_is_hidden_with_both(subject: Subject) -> None:
+    found = word_losses(subject, ["a do\u00adgzy the"])  # the pieces are a, dog, z, y, the
+    asked = [[0], [1], [2, 3], [4]]
+    hidden = [[0], [1, 2, 3], [1, 2, 3], [4]]
+    pairs = zip(hidden, asked, strict=True)
+    expected = [by_forward(subject, "a dogzy the", [every], own) for every, own in pairs]
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
 def test_a_word_is_the_mean_of_its_known_occurrences() -> None:
     words = MaskedWords("x", ["A dog a", "dog cat"], {})
     assert (words.items.keys, words.items.groups) == (["a", "dog", "cat"], ())

@@ -45,6 +45,11 @@ def test_a_sentence_is_the_sum_of_its_tokens(subject: Subject) -> None:
     assert found[1:] == pytest.approx([expected, 0], abs=1e-4)
 
 
+def test_a_mark_that_the_tokenizer_removes_does_not_end_a_word(subject: Subject) -> None:
+    plain, marked = sentence_losses(subject, ["a dogzy the", "a do\u00adgzy the"])
+    assert marked == pytest.approx(plain, abs=1e-4)
+
+
 def test_the_likelier_sentence_of_each_pair(subject: Subject) -> None:
     pairs = MinimalPairs("x", PAIRS, ["a", "a", "b"], ["p", "p", "q"])
     assert pairs.items.keys == ["p", "p (2)", "q"]

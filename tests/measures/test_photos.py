@@ -112,6 +112,10 @@ def test_every_evaluation_is_next_to_its_control(
     records(words, "--on", captions, "--feats", feats, "-o", other)
     assert run(["measure", items, other]) == 65
     assert "captions.jsonl looks is of other items than in" in capfd.readouterr().err
+    records(words, "--on", captions, "--feats", feats, "-o", items, "--seed", "1")
+    assert run(["measure", items, other]) == 65
+    why = "captions.jsonl looks, photos permuted is of other items than in"  # in another order
+    assert why in capfd.readouterr().err
 
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:

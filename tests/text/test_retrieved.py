@@ -182,6 +182,19 @@ def test_an_index_with_other_ids_is_refused_with_both_hashes(tmp_path: Path) -> 
     assert moved.rows.tolist() == [[1, 3], [-1, -1], [0, -1]]
 
 
+def test_an_index_that_is_named_is_compared_where_none_is_needed(tmp_path: Path) -> None:
+    path = save_rows(tmp_path, *ROWS)
+    (tmp_path / "y.ids").write_text("b.jpg\na.jpg\nc.jpg\nd.jpg\n")
+    with pytest.raises(DataError, match="ids of sha256") as error:
+        opened(tmp_path, path, index=str(tmp_path / "y.faiss"))
+    assert error.value.code == Exit.DATA
+    with pytest.raises(DataError, match=r"z\.faiss: cannot be read: No such file") as error:
+        opened(tmp_path, path, index=str(tmp_path / "z.faiss"))
+    assert error.value.code == Exit.NO_INPUT
+    assert len(opened(tmp_path, path, index=str(tmp_path / "x.faiss"))) == 3
+    assert len(opened(tmp_path, path, index=str(tmp_path / "f.npy"))) == 3
+
+
 def test_rows_without_a_manifest_need_the_name_of_their_index(tmp_path: Path) -> None:
     path = write(tmp_path / "hand.jsonl", {"text": "a", "images": [1]}, row("b", [3, 2, 1]))
     with pytest.raises(DataError, match=r"hand.jsonl: has no manifest.*name it: --index") as error:

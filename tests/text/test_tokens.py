@@ -335,6 +335,19 @@ def test_a_token_knows_its_whole_word() -> None:
     assert words(sentence, [[27, 28], [31, 32], [33, 34], [38, 39]]) == ["नमस्ते", "नमस्ते", "x_1", "q"]
 
 
+def test_words_that_share_a_token_are_hidden_together() -> None:
+    texts = ["a Daten\u00adschutz b", "", ", 1.000.50 x"]
+    spans = [[0, 1], [2, 8], [9, 14], [15, 16], [0, 1], [2, 5], [5, 9], [9, 9], [11, 12]]
+    found = tokens.hidden_words(texts, np.array(spans), np.array([0, 4, 4, 9]))
+    assert [own.tolist() for own in found] == [
+        [0, 1, 2, 3, -1, 4, 5, -1, 7],
+        [0, 1, 2, 3, -1, 0, 0, -1, 1],
+    ]
+    spans[1:3] = [[2, 9], [9, 14]]  # the piece ends in the second word: `Datens`
+    _, number = tokens.hidden_words(texts, np.array(spans), np.array([0, 4, 4, 9]))
+    assert number[:4].tolist() == [0, 1, 1, 2]
+
+
 def test_content_words_have_a_letter_and_are_not_stop_words() -> None:
     rows = ["The cats don’t sit .", "", "A __ 🤗 7"]
     got = tokens.tokenize(tokenizer("bytes"), rows)

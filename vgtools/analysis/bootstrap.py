@@ -13,6 +13,7 @@ import numpy as np
 from vgtools.io.arrays import Array
 
 _ENDS = (0.025, 0.975)
+_FEW = 50  # groups, below which samples of them show too little of their spread
 
 
 def draws(groups: int, samples: int, seed: int = 0) -> Array:
@@ -33,7 +34,9 @@ def share_ends(right: Array, total: Array, drawn: Array) -> list[float]:
 
     Percentiles of the samples miss the share too often where few items are right or groups are few
     (`tests/benchmarks/null.py`): which percentiles are taken follows from the bias and the skew of
-    the samples, and from Student's distribution.
+    the samples, and from Student's distribution. Below 50 groups samples still differ too little,
+    and an interval from their standard error widens theirs, which is taken to be at least as large
+    as if items were drawn one by one. One group alone shows no spread.
 
     Args:
         right: (G,) right items of each group.
@@ -41,7 +44,8 @@ def share_ends(right: Array, total: Array, drawn: Array) -> list[float]:
         drawn: (S, G) how often each sample draws each group.
 
     Source: Efron 1987, equations 3.8 and 6.6, with t of G - 1 degrees of freedom for z, as
-        Hesterberg 2015 (What teachers should know about the bootstrap), section 5.3, has it.
+        Hesterberg 2015 (What teachers should know about the bootstrap), section 5.3, has it;
+        Korn & Graubard 1999 (Analysis of health surveys), section 3.2, for the log odds.
     """
     share = right.sum() / total.sum()
     size = int((total > 0).sum())
@@ -51,15 +55,13 @@ def share_ends(right: Array, total: Array, drawn: Array) -> list[float]:
         away = 1 - _ENDS[0] ** (1 / size)
         return [0.0, away] if share == 0 else [1 - away, 1.0]
     if size == 1:
-        return [float(share)] * 2  # every sample has the one group
+        return [0.0, 1.0]
     shares = _ratio(drawn @ right, drawn @ total)
     # The share without each group, whose asymmetry is the skew of the share (acceleration).
     without = _ratio(right.sum() - right, total.sum() - total)
     apart = without.mean() - without
     spread = float(np.sqrt((apart**2).sum()))
-    if not spread:
-        return [float(share)] * 2
-    skew = float((apart**3).sum()) / (6 * spread**3)
+    skew = float((apart**3).sum()) / (6 * spread**3) if spread else 0.0
     # Samples that equal the share count half: many do where few items are right, without a bias.
     below = ((shares < share).sum() + (shares == share).sum() / 2) / len(shares)
     normal = NormalDist()
@@ -68,7 +70,18 @@ def share_ends(right: Array, total: Array, drawn: Array) -> list[float]:
     # The variance over samples has G for G - 1: the second factor makes up for it.
     reach = _t(size - 1) * (size / (size - 1)) ** 0.5
     at = [bias + (bias + z) / (1 - skew * (bias + z)) for z in (-reach, reach)]
-    return [float(end) for end in np.quantile(shares, [normal.cdf(z) for z in at])]
+    low, high = np.quantile(shares, [normal.cdf(z) for z in at]).tolist()
+    if size >= _FEW:
+        return [low, high]
+    error = (size * ((right - share * total) ** 2).sum() / (size - 1)) ** 0.5 / total.sum()
+    error = max(error, (share * (1 - share) / total.sum()) ** 0.5)
+    # Log odds keep the ends between 0 and 1; half of them are the inverse of tanh.
+    odds = np.log(share / (1 - share))
+    step = _t(size - 1) * error / (share * (1 - share))
+    return [
+        min(low, float(1 + np.tanh((odds - step) / 2)) / 2),
+        max(high, float(1 + np.tanh((odds + step) / 2)) / 2),
+    ]
 
 
 def _ratio(right: Array, total: Array) -> Array:
@@ -78,10 +91,12 @@ def _ratio(right: Array, total: Array) -> Array:
 
 
 def _t(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t, to 3 places from 8 degrees of freedom on.
+    """Return the 97.5 % quantile of Student's t, to 0.01; from 8 degrees of freedom on to 3 places.
 
-    Source: Abramowitz & Stegun 1964, 26.7.5.
+    Source: Abramowitz & Stegun 1964, 26.7.5; its table for the first three.
     """
+    if freedom < 4:
+        return (12.7062, 4.3027, 3.1824)[freedom - 1]
     z = NormalDist().inv_cdf(_ENDS[1])
     terms = (
         z,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vgtools.commands.options import Argument, Flag, Runtime, Value, refuse_if
@@ -57,13 +57,13 @@ def evaluate_matcher(
 ) -> None:
     r"""Measure matchers on captions and photos that none of them was trained on.
 
-    Prints one record per RUN (with `learned_from`, and a note, if it learned from these very
-    captions), in percent: true recall R@1, 5, 10 of the own photo among all of the
-    split (`word`, `content` words, `caption`), and `concept`, how often a content word's best photo
-    has a caption with that word's stem. `interval` holds the 95 % intervals, from samples of
-    photos. Controls are `chance`, `untrained`, the same network with random weights, and, of
-    `concept`, `blind`: `best_voken`, the one photo that is right for the most of these words, given
-    to all of them, and `permuted`, the words' photos dealt out at random.
+    Prints one record per RUN (with `learned_from`, and a note, if it learned from some of these
+    photos), in percent: true recall R@1, 5, 10 of the own photo among all of the split (`word`,
+    `content` words, `caption`), and `concept`, how often a content word's best photo has a caption
+    with that word's stem. `interval` holds the 95 % intervals, from samples of photos. Controls are
+    `chance`, `untrained`, the same network with random weights, and, of `concept`, `blind`:
+    `best_voken`, the one photo that is right for the most of these words, given to all of them, and
+    `permuted`, the words' photos dealt out at random.
 
     --phrases adds, of the nouns in the annotated phrases of each photo's first caption, how many
     have a best photo with the same lemma in a caption: `concept` among all photos, `others` without
@@ -107,6 +107,7 @@ def evaluate_matcher(
     from vgtools.systems.vokenization.dual import check_own
     from vgtools.systems.vokenization.evaluation import LEAST_HITS
     from vgtools.systems.vokenization.vokenize import language_of, open_matcher, with_context
+    from vgtools.training.splits import photo_marks
 
     trained = {ref: read_run(ref) for ref in runs if not is_dual(ref)}
     spoken = {language_of(info, ref) for ref, info in trained.items()} or {"en"}
@@ -118,16 +119,15 @@ def evaluate_matcher(
     weights: Sequence[float | None] = context or [None]
     with Progress("evaluate-matcher", "tokens") as bar:
         evaluation = _open(captions, bank, split, words, bar, *spoken)
+        own = photo_marks(bank.ids[photo] for photo in evaluation.photos.tolist())
         for ref in runs:
             # A trained matcher has its own reading.
             how = reading if is_dual(ref) else None
             run = open_matcher(ref, device=runtime.device, reading=how)
             check_own(run.matcher, bank, run.info.get("backbone"), feats)
             record = {"run": ref, "best_epoch": run.info.get("best", {}).get("epoch")}
-            if _learned_from(run.info, captions, split):
-                record["learned_from"] = True
-                why = "learned from these very captions, on which it looks better than it is"
-                note("evaluate-matcher", f"{plain(ref)}: {why}; take a split that it did not see")
+            if not is_dual(ref):
+                record |= _note_learned(ref, run.info, own)
             for weight in weights:
                 given = {} if weight is None else {"context_weight": weight}
                 measured = evaluation.measure(with_context(run, weight))
@@ -143,31 +143,27 @@ def evaluate_matcher(
         out.write("\n".join(map(tables.markdown, tables.matcher_tables(records))).encode())
 
 
-def _learned_from(info: Mapping[str, Any], captions: str, split: str) -> bool:
-    """Return whether a run was trained on a split of a file, which without splits is all of it.
+def _note_learned(ref: str, info: Mapping[str, Any], own: Sequence[str]) -> dict[str, int]:
+    """Note that a run learned from some of these photos; return their number, if there are any.
 
     Args:
-        info: run.json, with the command line that names the split.
-        captions: the file; a pipe is not known again.
-        split: the split.
+        ref: the run.
+        info: run.json, with the marks of the photos that it learned from.
+        own: marks of the photos to evaluate on.
     """
-    from vgtools.io.files import identity
-    from vgtools.io.streams import read_jsonl
-
-    argv = info.get("argv", [])
-    to_validate = _value_of(argv, "--valid")
-    trained_on = [entry for entry in info.get("inputs", []) if entry["path"] != to_validate]
-    own = identity(captions).get("sha256")
-    if own is None or own not in [entry.get("sha256") for entry in trained_on]:
-        return False
-    same = split == (_value_of(argv, "--split") or "train")
-    return same or all(row.get("split") is None for _, row in read_jsonl(captions, {}))
-
-
-def _value_of(argv: Sequence[str], flag: str) -> str | None:
-    """Return the value that a command line gives to a flag (the last of several)."""
-    words = [part for word in argv for part in word.split("=", 1 if word.startswith("--") else 0)]
-    return next((b for a, b in reversed([*pairwise(words)]) if a == flag), None)
+    if "photos" not in info:
+        why = "lacks the photos that it learned from, on which it looks better than it is"
+        note(
+            "evaluate-matcher",
+            f"{plain(ref)}: {why}; take photos that it did not see",
+        )
+        return {}
+    known = len({*own}.intersection(info["photos"]))
+    if not known:
+        return {}
+    why = f"learned from {known} of these {amount(len(own), 'photo')}, so looks better than it is"
+    note("evaluate-matcher", f"{plain(ref)}: {why}; take a split that it did not see")
+    return {"learned_from": known}
 
 
 def _open(

@@ -237,6 +237,5 @@ def _measure(
             pairs = zip(refs, prints, strict=True)
             encoders = [{"encoder": ref, "fingerprint": print_} for ref, print_ in pairs]
             contents = saved.contents(measured)
-            facts = {"contents": contents} if contents else {}
-            out.finish(kind=saved.KIND, encoders=encoders, vectors=vectors, **facts)
+            out.finish(kind=saved.KIND, encoders=encoders, vectors=vectors, contents=contents)
     return measured

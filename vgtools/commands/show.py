@@ -177,6 +177,8 @@ def _check(
     refuse_if(paths.count("-") > 1, None, "only one file of rows can come from stdin")
     for flag, values in (("--images", images), ("--index", index), ("--ids", ids)):
         why = f"give it once for all, or once per file ({len(paths)}), got {len(values)}"
+        if flag == "--index":
+            why += "; rows of several indexes take one --ids, their .ids joined in order"
         refuse_if(len(values) not in (0, 1, len(paths)), flag, why)
         shared = len(paths) > 1 and len(values) == 1 and is_stream(values[0])
         refuse_if(shared, flag, "is read once per file of rows, and a pipe only once; give a file")

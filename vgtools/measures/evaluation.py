@@ -38,7 +38,7 @@ class GoldItems:
     gold: Array  # (N,) float64, numbers, or places in `labels`
     labels: Sequence[str] = ()  # names of classes
     groups: Sequence[str] = ()  # N names: items of one name are also compared by themselves
-    content: str = ""  # sha256 of the items, if their keys alone do not name them
+    content: str = ""  # sha256 of the data that predictions follow from
 
 
 def content_of(*parts: object) -> str:
@@ -58,6 +58,7 @@ class Measure(ABC):
 
     items: GoldItems
     words: Sequence[Sequence[str]] = ()  # the words of each item, in lower case
+    alone = False  # whether a prediction depends on its own units only, not on all known ones
 
     @abstractmethod
     def ask(self, subject: Subject) -> Array | None:

@@ -22,7 +22,7 @@ from vgtools.io.streams import read_texts
 from vgtools.measures.evaluation import LEAST, GoldItems, Measure, content_of
 from vgtools.measures.norms import read_norms
 from vgtools.measures.subject import Subject, unknown_id
-from vgtools.text.tokens import row_starts, tokenize, word_runs, word_spans
+from vgtools.text.tokens import hidden_words, tokenize, word_runs
 
 _EVERY = 7  # one word in seven is hidden at a time, about as many as in pretraining
 _AT_ONCE = 256  # texts
@@ -95,22 +95,15 @@ def word_losses(subject: Subject, texts: Sequence[str]) -> Array:
 
     model = subject.cloze
     assert model is not None
-    runs, starts = word_runs(texts)
     tokens = tokenize(model.text.tokenizer, texts)
-    row = np.repeat(np.arange(len(texts)), np.diff(tokens.starts))
-    # One line of characters for all texts: a token's word is the run that starts with its span of
-    # `word_spans`.
-    bases = row_starts(len(text) + 1 for text in texts)[:-1]
-    spans = word_spans(texts, tokens.spans, tokens.starts)
-    begins = runs[:, 0] + np.repeat(bases, np.diff(starts))
-    word = np.searchsorted(begins, bases[row] + spans[:, 0])
+    word, number = hidden_words(texts, tokens.spans, tokens.starts)
     short = np.diff(tokens.starts) <= model.text.max_tokens
-    inside = (spans[:, 1] > spans[:, 0]) & short[row]
-    cloze = spaced(tokens.starts, np.where(inside, word - starts[row], -1), _EVERY)
-    losses = model.losses(tokens.ids, cloze)
+    inside = (word >= 0) & np.repeat(short, np.diff(tokens.starts))
+    losses = model.losses(tokens.ids, spaced(tokens.starts, np.where(inside, number, -1), _EVERY))
     losses[tokens.ids == unknown_id(model.text.tokenizer)] = np.nan
-    sums = np.bincount(word[inside], losses[inside], len(runs))
-    read = np.bincount(word[inside], minlength=len(runs)) > 0
+    count = int(word_runs(texts)[1][-1])
+    sums = np.bincount(word[inside], losses[inside], count)
+    read = np.bincount(word[inside], minlength=count) > 0
     return np.where(read, sums, np.nan)
 
 

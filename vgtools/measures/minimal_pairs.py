@@ -18,7 +18,7 @@ from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl
 from vgtools.measures.evaluation import LEAST, GoldItems, Measure, content_of, numbered
 from vgtools.measures.subject import Subject
-from vgtools.text.tokens import tokenize, word_spans
+from vgtools.text.tokens import hidden_words, tokenize
 
 KEYS = ("good", "bad", "phenomenon", "paradigm")
 _AT_ONCE = 512  # pairs
@@ -33,6 +33,8 @@ class MinimalPairs(Measure):
         phenomena: P names of the phenomenon that the sentences differ in.
         paradigms: P names of kinds of pairs, several to a phenomenon.
     """
+
+    alone = True
 
     def __init__(
         self,
@@ -103,12 +105,10 @@ def word_ends(texts: Sequence[str], spans: Array, starts: Array) -> Array:
         spans: (T, 2) spans of tokens.
         starts: (R + 1,) row starts.
     """
-    words = word_spans(texts, spans, starts)
+    _, words = hidden_words(texts, spans, starts)
     row = np.repeat(np.arange(len(texts)), np.diff(starts))
-    inside = words[:, 1] > words[:, 0]
     last = np.ones(len(words), bool)
-    same = (words[1:] == words[:-1]).all(1) & (row[1:] == row[:-1])
-    last[:-1] = ~(same & inside[:-1])
+    last[:-1] = (words[1:] != words[:-1]) | (row[1:] != row[:-1]) | (words[:-1] < 0)
     ends = np.flatnonzero(last)
     found: Array = ends[np.searchsorted(ends, np.arange(len(words)))] + 1
     return found

@@ -105,7 +105,7 @@ class Looks(Measure):
             statistic="mean",
             keys=list(looks),
             gold=np.ones(len(looks)),
-            content=photos.content,
+            content=content_of(photos.content, features),
         )
 
     def ask(self, subject: Subject) -> Array:
@@ -149,7 +149,7 @@ class Alignment(Measure):
             statistic="mean",
             keys=keys,
             gold=np.ones(len(keys)),
-            content=photos.content,
+            content=content_of(photos.content, features),
         )
 
     def ask(self, subject: Subject) -> Array:

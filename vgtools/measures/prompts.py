@@ -136,6 +136,8 @@ class RankedAnswers(Measure):
         best: take the prompt in which it is highest, an upper bound; else the mean of all prompts.
     """
 
+    alone = True
+
     def __init__(self, prompts: Prompts, statistic: str, best: bool) -> None:
         self._prompts = prompts
         self._statistic = _STATISTICS[statistic]
@@ -171,6 +173,8 @@ class ChosenAnswers(Measure):
     Args:
         prompts: items with two answers each.
     """
+
+    alone = True
 
     def __init__(self, prompts: Prompts) -> None:
         self._prompts = prompts

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.names import refuse_stream
 from vgtools.io.streams import parse_json, read_lines
 from vgtools.measures import minimal_pairs, photos, prompts
-from vgtools.measures.evaluation import Measure, Measured, rows_of
+from vgtools.measures.evaluation import Measure, Measured, content_of, rows_of
 from vgtools.measures.masked_words import read_masked_words
 from vgtools.measures.norms import read_norms
 from vgtools.measures.pairs import read_pairs
@@ -143,10 +144,15 @@ def _predicted(
         raise DataError(why, evaluation.items.name, code=Exit.CONFIG)
     known = np.logical_and.reduce(asked)
     predictions = [None if a is None else evaluation.predict(a, known) for a in answers]
+    items = evaluation.items
+    # Vectors are centred, and a regression is fitted, over the units that all encoders of this call
+    # know: with others, one encoder has other predictions.
+    parts = [items.content, [*items.keys]] + [known] * (not evaluation.alone)
+    items = replace(items, content=content_of(*parts))
     seen = None
     if grounded is not None and evaluation.words:
         seen = np.array([all(word in grounded for word in item) for item in evaluation.words])
-    return Measured(evaluation.items, predictions, seen)
+    return Measured(items, predictions, seen)
 
 
 def _spooled(array: Array) -> Array:

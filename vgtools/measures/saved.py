@@ -57,8 +57,8 @@ def _shown(values: Array | None, items: GoldItems) -> list[Any] | None:
 
 
 def contents(measured: Sequence[Measured]) -> dict[str, str]:
-    """Return the contents of evaluations whose items have more to them than their keys."""
-    return {each.items.name: each.items.content for each in measured if each.items.content}
+    """Return the hash of the data that the predictions of each evaluation follow from."""
+    return {each.items.name: each.items.content for each in measured}
 
 
 def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
@@ -69,8 +69,9 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
 
     Raises:
         DataError: a file cannot be read, is damaged or of another kind, or has another gold value
-            of an item, or other items under their names, than an earlier file (65, file and line),
-            or its encoders' vectors were read in another way (65, file).
+            of an item, or other items under their names or known to all its encoders, than an
+            earlier file (65, file and line), or its encoders' vectors were read in another way (65,
+            file).
     """
     names = list[str]()
     rows = dict[str, dict[str, dict[str, Any]]]()  # evaluation -> item -> its first row
@@ -90,9 +91,11 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
             first = rows.setdefault(name, {}).setdefault(key, row)
             here = own.get(name, "")
             before, other = sources.setdefault(name, (here, path))
-            if before != here:
-                why = f"{name} is of other items than in {other} (sha256 {here}, there {before})"
-                raise DataError(f"{why}; compare encoders measured on the same files", path, line)
+            if before != here or (other != path and not here):
+                # Files of an earlier version may lack it.
+                why = f"{name} is of other items than in {other}, or of others that all encoders"
+                why = f"{why} know (sha256 {here or 'lacking'}, there {before or 'lacking'})"
+                raise DataError(f"{why}; measure these encoders in one call", path, line)
             how = _reading(manifest, row["kind"])
             others, other = readings.setdefault(name, (how, path))
             if how != others:

@@ -38,7 +38,7 @@ from vgtools.reports.page import (
 from vgtools.reports.sheets import CAPTION, EDGE, WIDTH, Sheet, Tile
 from vgtools.reports.terminal import CELL_PIXELS, Captioned, Draw, strip
 from vgtools.text.tokens import WORD
-from vgtools.text.vokens import bank_of, check_rows, hashes_of, is_packed
+from vgtools.text.vokens import are_ids_of, bank_of, check_rows, hashes_of, ids_hashes, is_packed
 
 _T = TypeVar("_T")
 
@@ -205,7 +205,8 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> ShownBan
         found = read_ids(ids)
         if not found:
             raise DataError("holds no image id", ids)
-        if os.path.isfile(ids):
+        # A bank in parts has the ids of its indexes one file after the other.
+        if os.path.isfile(ids) and not are_ids_of(ids_hashes(manifest_beside(vokens)), found):
             _check_origin(vokens, ids, sha256_file(ids))
         return ShownBank(found, manifest_beside(ids))
     manifest = read_manifest(index, "index")

@@ -24,7 +24,7 @@ import numpy as np
 
 from vgtools.io.arrays import Array, padded
 from vgtools.io.artifact import Features, read_ids, read_made
-from vgtools.io.errors import DataError, Exit
+from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.files import sha256_file
 from vgtools.io.streams import Window, require
 from vgtools.io.written import manifest_beside
@@ -363,6 +363,8 @@ def _renumbering(
         why = "has no manifest, so that its images could belong to any index; name it: --index"
         raise DataError(f"{why} X.faiss, or --index {feats_path}", path, code=Exit.USAGE)
     named = index is not None and os.path.realpath(index) == os.path.realpath(feats_path)
+    if index is not None and not named:
+        _index_ids(path, manifest, index)  # refused also where no index is needed
     if are_ids_of(made, feats.ids) if made else named:
         return None
     names = _index_ids(path, manifest, index)
@@ -379,6 +381,9 @@ def _index_ids(path: str, manifest: Mapping[str, Any], index: str | None) -> lis
     else:
         files = [os.path.normpath(Path(path).parent / str(place)) for place in places]
     made = ids_hashes(manifest)[: len(files)]
+    if index is not None:
+        with file_errors(index, reading=True):
+            os.stat(Path(index).with_suffix(".ids"))
     return [
         name
         for file, sha256 in zip_longest(files, made)

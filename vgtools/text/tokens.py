@@ -476,6 +476,38 @@ def word_runs(texts: Sequence[str]) -> tuple[Array, Array]:
     return spans.astype(np.int32), starts
 
 
+def hidden_words(texts: Sequence[str], spans: Array, starts: Array) -> tuple[Array, Array]:
+    """Return the word of each token, and the number of the words that are hidden with it.
+
+    Words that one token has parts of are hidden together, else it would show letters of the$
+    one. Such are those with a soft hyphen between them, which a normaliser removes.
+
+    Args:
+        texts: R raw sentences.
+        spans: (T, 2) token spans.
+        starts: (R + 1,) row starts.
+
+    Returns:
+        (T,) int64 place in `word_runs` of the first word that the token has a part of; and (T,)
+        int64 numbers, in each sentence from 0 on; both -1 where it has a part of none.
+    """
+    runs, edges = word_runs(texts)
+    row = np.repeat(np.arange(len(texts)), np.diff(starts))
+    # One line of characters for all sentences, with a gap after each.
+    bases = row_starts(len(text) + 1 for text in texts)
+    begin, end = (runs + np.repeat(bases[:-1], np.diff(edges))[:, None]).T
+    first = np.searchsorted(end, bases[row] + spans[:, 0], "right")
+    after = np.searchsorted(begin, bases[row] + spans[:, 1], "left")
+    inside = (after > first) & (spans[:, 1] > spans[:, 0])
+    # How many tokens go over from the word before into each word.
+    over = np.zeros(len(runs) + 1, np.int64)
+    np.add.at(over, first[inside] + 1, 1)
+    np.add.at(over, after[inside], -1)
+    number = np.cumsum(np.cumsum(over) == 0)
+    own = number[np.where(inside, first, 0)] - number[edges[row]]
+    return np.where(inside, first, -1), np.where(inside, own, -1)
+
+
 def written_words(texts: Sequence[str], words: Array, starts: Array) -> tuple[list[str], Array]:
     """Return the words that tokens are part of, each once for the tokens next to one another.
 

@@ -34,6 +34,14 @@ def digest(value: object) -> str:
     return hashlib.sha256(dumps(value)).hexdigest()
 
 
+def photo_marks(ids: Iterable[str]) -> list[str]:
+    """Return a hash of each photo's id, in order, by which a run knows it again.
+
+    With 12 digits each, 100,000 photos agree with one of 10,000 others once in 300,000 times.
+    """
+    return sorted({hashlib.sha256(name.encode()).hexdigest()[:12] for name in ids})
+
+
 def read_splits(
     path: str, ids: Sequence[str], split: str | None, valid_split: str | None
 ) -> CaptionSplits:

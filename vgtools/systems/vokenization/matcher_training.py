@@ -32,7 +32,7 @@ from vgtools.systems.vokenization.recipe import MatcherConfig
 from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_spans, written_words
 from vgtools.training.loop import Batches
 from vgtools.training.session import Session
-from vgtools.training.splits import CaptionSplits, other_images
+from vgtools.training.splits import CaptionSplits, other_images, photo_marks
 from vgtools.training.steps import plan_for, prefetch, train_config
 
 _RAREST = 8.0  # nats, for a stem in one caption of 3,000; rarer stems count no more
@@ -686,6 +686,7 @@ def fit(
         "matcher": entries(shape),
         "backbone": bank.made_by,
         "left_out": left_out,
+        "photos": photo_marks(bank.ids[image] for image, _ in splits.train),
     }
     if "valid" in data and shape.level == "token":
         # The probabilities have to belong to the weights that the run keeps.
