@@ -64,9 +64,10 @@ def test_other_items_under_the_same_keys_are_refused(tmp_path: Path) -> None:
         read_items([one, other])
     # Files of an earlier version lack the hash: nothing shows that their items are the same.
     old, older = (save(tmp_path, row, name=f"{name}.jsonl", contents={}) for name in ("a", "b"))
-    for first, there in ((one, "aa"), (older, "lacking")):
-        with pytest.raises(DataError, match=rf"sha256 lacking, there {there}\); measure these"):
-            read_items([first, old])
+    for pair in ([one, old], [older, old], [old, one]):
+        why = rf"may be of other items than in {pair[0]}: {old} has no sha256; measure these"
+        with pytest.raises(DataError, match=why):
+            read_items(pair)
     assert read_items([old])[1] == ["p", "q"]
 
 

@@ -92,9 +92,11 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
             here = own.get(name, "")
             before, other = sources.setdefault(name, (here, path))
             if before != here or (other != path and not here):
-                # Files of an earlier version may lack it.
                 why = f"{name} is of other items than in {other}, or of others that all encoders"
-                why = f"{why} know (sha256 {here or 'lacking'}, there {before or 'lacking'})"
+                why = f"{why} know (sha256 {here}, there {before})"
+                if not (here and before):  # a file of an earlier version
+                    lacking = other if here else path
+                    why = f"{name} may be of other items than in {other}: {lacking} has no sha256"
                 raise DataError(f"{why}; measure these encoders in one call", path, line)
             how = _reading(manifest, row["kind"])
             others, other = readings.setdefault(name, (how, path))

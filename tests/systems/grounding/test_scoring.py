@@ -50,11 +50,21 @@ def test_found_images_are_exchanged_between_different_texts(tmp_path: Path) -> N
     assert ((found < 0).all(1) == none).all()
     assert ((random < 0) == (found < 0)).all(), "what finds no image has none of a random draw"
     assert random[~none].min() >= 0
-    for rows in (other, random):
-        seen = {text: rows[number].tolist() for number, text in enumerate(TEXTS)}
-        assert rows.tolist() == [seen[text] for text in TEXTS], "equal texts have equal images"
+    seen = {text: other[number].tolist() for number, text in enumerate(TEXTS)}
+    assert other.tolist() == [seen[text] for text in TEXTS], "equal texts have equal images"
     given = {tuple(row): text for row, text in zip(found.tolist(), TEXTS, strict=True)}
     assert all(given[tuple(row)] != text for row, text in zip(other.tolist(), TEXTS, strict=True))
+
+
+def test_words_that_make_texts_equal_change_no_random_image(tmp_path: Path) -> None:
+    names = dict(enumerate(["image000", "image001", "image000", "image002", "image003"]))
+    texts = ["bam bet", "den dut", "fam fan", "dim", "bum bun"]
+    equal = ["bam bet", "den dut", "fam fan", "bam bet", "bum bun"]
+    drawn = [
+        shown(examples_of(tmp_path, own, images=names, pictures=pictures_of(tmp_path)), "random")
+        for own in (texts, equal)
+    ]
+    assert np.array_equal(*drawn)
 
 
 def test_own_images_are_exchanged_between_other_texts_of_other_images(tmp_path: Path) -> None:

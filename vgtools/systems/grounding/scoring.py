@@ -235,9 +235,10 @@ def shown(examples: GroundedExamples, kind: str) -> Array:
     Args:
         examples: the texts, and where images come from.
         kind: `own`, the images that rows name; `found`, by their visible words; `other`, the images
-            of another text; `random`, drawn from the images; `none`. Texts count as one for `other`
-            and `random` (see `choose_images`) if they are equal or name one image. An image of the
-            text's own that comes up among others' is not shown.
+            of another text; `random`, drawn from the images; `none`. Texts that name one image
+            count as one for `other` and `random` (see `choose_images`), and equal texts for
+            `other`: hidden words decide which are, and that alone changes its images. An image of
+            the text's own that comes up among others' is not shown.
 
     Raises:
         DataError: no row names an image, or there is no other text of another image.
@@ -255,10 +256,11 @@ def shown(examples: GroundedExamples, kind: str) -> Array:
         bank = np.arange(len(pictures.ids))
     if kind in ("own", "found"):
         return rows
-    same = _as_one(examples.texts)
     if kind == "random":
+        # Not by equal texts, which hidden words decide.
+        same = groups_of(examples.texts.image).tolist()
         rows = choose_images(rows, same, "random", bank, _SPLIT)
-    elif max(same) > 0:
+    elif max(same := _as_one(examples.texts)) > 0:
         rows = choose_images(rows, same, "shuffle", bank, _SPLIT)
     else:
         raise DataError("has no other text of another image to compare with", examples.texts.name)
