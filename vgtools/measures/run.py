@@ -147,8 +147,8 @@ def _predicted(
     items = evaluation.items
     # Vectors are centred, and a regression is fitted, over the units that all encoders of this call
     # know: with others, one encoder has other predictions.
-    parts = [items.content, [*items.keys]] + [known] * (not evaluation.alone)
-    items = replace(items, content=content_of(*parts))
+    shared = () if evaluation.alone else (known,)
+    items = replace(items, content=content_of(items.content, [*items.keys], *shared))
     seen = None
     if grounded is not None and evaluation.words:
         seen = np.array([all(word in grounded for word in item) for item in evaluation.words])

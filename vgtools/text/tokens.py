@@ -479,8 +479,8 @@ def word_runs(texts: Sequence[str]) -> tuple[Array, Array]:
 def hidden_words(texts: Sequence[str], spans: Array, starts: Array) -> tuple[Array, Array]:
     """Return the word of each token, and the number of the words that are hidden with it.
 
-    Words that one token has parts of are hidden together, else it would show letters of the$
-    one. Such are those with a soft hyphen between them, which a normaliser removes.
+    Words that share a token are hidden together, because it shows letters of each of them. Such are
+    words with a soft hyphen between them, which a normaliser removes.
 
     Args:
         texts: R raw sentences.
