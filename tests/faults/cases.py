@@ -138,7 +138,7 @@ CASES = (
         "extract-image-feats in/images.jsonl -b in/net --device cpu --batch-size 2"
         " --workers 1 --on-error skip --shard-size 4000 -o f.npy/",
         ("images.jsonl jsonl", "photos/p3.png image"),
-        reader="build-index f.npy -m in/matcher --device cpu -o b.faiss",
+        reader="prepare hdf5 f.npy -q -o g.hdf5",
     ),
     Case(
         "extract-regions",

@@ -14,7 +14,7 @@ import re
 from tests.faults.case import Case
 from tests.faults.mutations import FORMATS, mutated
 from tests.faults.operations import Fault
-from tests.faults.trials import Outcome, Workspace, data_of, difference, fault_of
+from tests.faults.trials import Outcome, Workspace, data_of, difference, fault_of, follow
 from vgtools.io.errors import Exit
 
 FORMAT_OF = {
@@ -110,14 +110,8 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     if not case.restart:
         return Outcome(trial, "stuck", f"{what}: {done.err[-200:]}")
     first = done.err.splitlines()[-1]
-    if "or remove it and make" in first:
-        # It may be the user's: no flag replaces it, and the advice is followed to the letter.
-        before = space.tree()
-        again = space.run(case, more=["--restart"], limit=True)
-        changes = difference(space.tree(), before)
-        if again.code != Exit.CANNOT_CREATE or changes:
-            return Outcome(trial, "different", f"{what}: --restart: exit {again.code}, {changes}")
-        path.unlink()
+    if fault := follow(space, case, done, path):
+        return Outcome(trial, "different", f"{what}: {fault}")
     done = space.run(case, more=["--restart"], limit=True)
     if done.code != 0:
         said = f"{what}: {first}; --restart: exit {done.code}: {done.err[-200:]}"

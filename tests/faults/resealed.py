@@ -20,7 +20,7 @@ from typing import Any
 from tests.faults.case import Case
 from tests.faults.mutations import reseal_run, sealed_again
 from tests.faults.operations import Fault
-from tests.faults.trials import Outcome, Tree, Workspace, data_of, difference, fault_of
+from tests.faults.trials import Outcome, Tree, Workspace, data_of, difference, fault_of, follow
 from vgtools.io.errors import Exit
 from vgtools.io.folders import LIST
 
@@ -67,6 +67,8 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         wrong = done.code == 0 and difference(found, right)
         return Outcome(trial, "different" if wrong else "", f"{path.name} {what}: {wrong}")
     said = f"{path.name} {what}: {done.err[-200:]}"
+    if fault := follow(space, case, done, path):
+        return Outcome(trial, "different", f"{said}; {fault}")
     done = space.run(case, more=["--restart"], limit=True)
     if done.code != 0:
         return Outcome(trial, "stuck", f"{said}; --restart: exit {done.code}: {done.err[-200:]}")

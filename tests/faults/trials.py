@@ -170,6 +170,22 @@ def difference(found: Tree, expected: Tree) -> str:
     return "; ".join(parts)
 
 
+def follow(space: Workspace, case: Case, done: Done, path: Path) -> str:
+    """Remove a file that changed where the message says so; return a fault of --restart, if any.
+
+    The file may be the user's: no flag replaces it.
+    """
+    if "or remove it and make" not in done.err.splitlines()[-1]:
+        return ""
+    before = space.tree()
+    again = space.run(case, more=["--restart"], limit=True)
+    changes = difference(space.tree(), before)
+    path.unlink()
+    if again.code == Exit.CANNOT_CREATE and not changes:
+        return ""
+    return f"--restart: exit {again.code}, {changes}"
+
+
 NOTE = re.compile(r"vg [a-z-]+( [a-z0-9-]+)?: |vg: (skipped|stopping|note)")
 
 

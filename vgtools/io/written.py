@@ -25,7 +25,13 @@ from vgtools.io.remote import file_size
 from vgtools.io.trust import file_hash
 
 FORMAT = 1  # format of manifests and run.json
-MANIFEST = {"files?": dict, "kind?": (str, type(None)), "held_out?": SIZE, "keys?": str}
+MANIFEST = {
+    "files?": dict,
+    "kind?": (str, type(None)),
+    "held_out?": SIZE,
+    "keys?": str,
+    "errors?": SIZE,
+}
 _HEAD = 1 << 12  # bytes of a manifest in which vg gives its version
 
 
