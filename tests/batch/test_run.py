@@ -301,6 +301,7 @@ def test_parts_of_a_command_complete_its_folder(
         (["{}/t.txt", "-o", "{}/v.jsonl/", "--limit", "3"], "--limit does not go with"),
         (["{}/t.txt", "-o", "{}/v.jsonl/", "--shard", "2/2"], "--shard 2/2: expected I/N"),
         (["{}/t.txt", "-o", "{}/v.faiss/"], "is named as its file, expected"),
+        (["{}/t.txt", "-o", "{}/q.parquet#v.jsonl/"], "# starts the columns of a table"),
         (["{}/t.txt", "-o", "{}/out/"], "is named as its file, expected X.jsonl/"),
     ],
 )

@@ -203,6 +203,17 @@ def test_values_of_other_types_are_refused_by_file_and_key(
     assert caught.value.code == Exit.DATA
 
 
+def test_a_pipe_for_a_run_json_is_refused_and_not_taken_for_none(tmp_path: Path) -> None:
+    """Without it the weights of the folder would be read without a look at their seal."""
+    run = save_run(tmp_path)
+    (run / "run.json").unlink()
+    os.mkfifo(run / "run.json")
+    for read in (sealed.read_run, *READERS.values()):
+        with pytest.raises(DataError, match=r"run.json: is a pipe or a device") as caught:
+            read(str(run))
+        assert caught.value.code == Exit.DATA
+
+
 @pytest.mark.parametrize(
     "matcher",
     [

@@ -24,7 +24,7 @@ from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, amount, name_of
 from vgtools.io.folders import Shards
 from vgtools.io.inputs import Inputs
-from vgtools.io.names import is_unnamed
+from vgtools.io.names import is_unnamed, refuse_columns
 from vgtools.io.output import Output
 from vgtools.io.process import Progress, Stop, note
 from vgtools.io.streams import Piece, read_so_far
@@ -127,6 +127,7 @@ def check_target(
         if not target.dry_run:
             return
     if output.endswith("/"):
+        refuse_columns(output)
         expected = ", ".join(f"X{form}/" for form in forms)
         named = os.path.basename(output.rstrip("/")).partition(".")
         wrong = not named[0] or not output.rstrip("/").endswith(tuple(forms))

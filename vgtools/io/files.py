@@ -34,6 +34,7 @@ from vgtools.io.names import (
     is_url,
     manifest_path,
     public,
+    refuse_columns,
     refuse_stream,
     split_table,
 )
@@ -278,9 +279,7 @@ def final_path(path: str, inputs: Sequence[str]) -> Path:
     if is_url(path):
         why = "one file cannot grow at a URL; a / after the name makes it a folder of shards"
         raise DataError(why, path, code=Exit.CANNOT_CREATE)
-    if file_of(path) != path:
-        why = "# starts the columns of a table that is read; leave it out of an output"
-        raise DataError(why, path, code=Exit.USAGE)
+    refuse_columns(path)
     real = Path(os.path.realpath(path))
     if storable(str(real)) != str(real):
         why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"

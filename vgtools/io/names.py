@@ -115,6 +115,17 @@ def file_of(path: str | Path) -> str:
     return split_table(path)[0]
 
 
+def refuse_columns(output: str) -> None:
+    """Refuse an output whose name, as an input, would mean columns of another file.
+
+    Raises:
+        DataError: there is a # after the suffix of a table (usage).
+    """
+    if file_of(output) != output:
+        why = "# starts the columns of a table that is read; leave it out of an output"
+        raise DataError(why, output, code=Exit.USAGE)
+
+
 def is_table(path: str | Path) -> bool:
     """Return whether a file is a table with named columns, by its name."""
     return _TABLE.fullmatch(str(path)) is not None

@@ -192,9 +192,9 @@ def run_with(ref: str) -> dict[str, Any]:
 def _is_run(folder: Path) -> bool:
     """Return whether a folder has the run.json of vg, and not one of another program."""
     file = folder / "run.json"
-    if not file.is_file():
+    if not file.exists():
         return False
-    body = read_json(file, "the run.json of a vg run")
+    body = read_json(file, "the run.json of a vg run")  # a pipe is refused, not taken for none
     return "kind" in body or isinstance(body.get("format"), int)
 
 
