@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,34 @@ def test_boxes_follow_the_photo_s_size(tmp_path: Path) -> None:
     assert small["boxes"] == [[0, 0, 112, 44.74]]
     assert [p["boxes"] for p in small["phrases"]] == [[[0.45, 0.89, 224, 149]], []]
     assert same is rows[1]
+
+
+def png(*chunks: tuple[bytes, bytes]) -> bytes:
+    """Return a PNG of some chunks."""
+    parts = [
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"P6\n2 x\n255\n",  # where Pillow raises a ValueError
+        b"",
+        png(
+            (b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)),
+            (b"zTXt", b"k\0\0" + zlib.compress(bytes(128 << 20))),  # a text that is a bomb
+        ),
+    ],
+)
+def test_a_damaged_photo_is_refused_by_its_name(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.png").write_bytes(data)
+    row = {"image": "a.png", "width": 4, "height": 4}
+    with pytest.raises(DataError, match=r"a\.png: cannot be read as a picture") as caught:
+        list(with_photos([row], Folder(tmp_path), Tally()))
+    assert caught.value.code == Exit.DATA
 
 
 @pytest.mark.parametrize("size", [(168, 224), (224, 150), (500, 300)])

@@ -95,6 +95,6 @@ def test_what_is_too_large_for_a_manifest_is_not_read(
 
 def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
     (tmp_path / "shape.json").symlink_to("/dev/zero")
-    with pytest.raises(DataError, match="has more than 64 MB") as caught:
+    with pytest.raises(DataError, match="is a pipe or a device") as caught:
         read_json(tmp_path / "shape.json")
     assert caught.value.code == Exit.DATA

@@ -122,7 +122,7 @@ def save_run_of(
     with torch.no_grad():
         for weight in matcher.parameters():
             weight.mul_(3)
-    info = {"matcher": asdict(config), "backbone": backbone, "photos": []}
+    info = {"matcher": asdict(config), "backbone": backbone, "learned_photos": []}
     save_run(folder, "matcher", matcher.state_dict(), info, loaded)
     return folder
 

@@ -151,14 +151,14 @@ def _note_learned(ref: str, info: Mapping[str, Any], own: Sequence[str]) -> dict
         info: run.json, with the marks of the photos that it learned from.
         own: marks of the photos to evaluate on.
     """
-    if "photos" not in info:
+    if "learned_photos" not in info:
         why = "lacks the photos that it learned from, on which it looks better than it is"
         note(
             "evaluate-matcher",
             f"{plain(ref)}: {why}; take photos that it did not see",
         )
         return {}
-    known = len({*own}.intersection(info["photos"]))
+    known = len({*own}.intersection(info["learned_photos"]))
     if not known:
         return {}
     why = f"learned from {known} of these {amount(len(own), 'photo')}, so looks better than it is"

@@ -251,12 +251,12 @@ def with_photos(rows: Iterable[Row], photos: Folder, tally: Tally) -> Iterator[R
 
 @functools.lru_cache(maxsize=16)
 def _photo_size(path: str) -> tuple[int, int]:
-    from PIL import Image, UnidentifiedImageError
+    from vgtools.images.decoding import size_of
+    from vgtools.images.sources import ImageError
 
     try:
-        with Image.open(path) as photo:
-            return photo.size
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        return size_of(path)
+    except ImageError as error:
         raise DataError(f"cannot be read as a picture: {error}", path) from None
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vgtools.images.sources import ImageError
+from vgtools.io.names import is_special
 
 # Pillow's limit for a decompression bomb; also the largest picture between two of our own steps.
 MAX_PIXELS = 178_956_970
@@ -39,6 +40,21 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+
+def size_of(path: str) -> tuple[int, int]:
+    """Return the width and height of a picture, in pixels, from the start of its file.
+
+    Raises:
+        ImageError: not an image of a known format, or damaged.
+    """
+    if is_special(path):
+        raise ImageError("is a pipe or a device")
+    try:
+        with Image.open(path, formats=_FORMATS) as image:
+            return image.size
+    except Exception as error:  # the format plugins raise nearly everything on damaged bytes
+        raise ImageError(str(error)) from None
 
 
 def decode(data: bytes, side: int | None = None) -> Image.Image:

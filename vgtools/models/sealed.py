@@ -37,7 +37,7 @@ _FORM = {
     "encoder?": {"ref?": str, "fingerprint?": str},
     "inputs?": [{"path": str, "sha256?": str}],
     "metrics?": {"sha256?": str},
-    "photos?": [str],
+    "learned_photos?": [str],
     # The entries that vg finetune adds.
     "task?": str,
     "seeds?": {str: {str: (float, type(None))}},  # null: a score that is not defined

@@ -686,7 +686,7 @@ def fit(
         "matcher": entries(shape),
         "backbone": bank.made_by,
         "left_out": left_out,
-        "photos": photo_marks(bank.ids[image] for image, _ in splits.train),
+        "learned_photos": photo_marks(bank.ids[image] for image, _ in splits.train),
     }
     if "valid" in data and shape.level == "token":
         # The probabilities have to belong to the weights that the run keeps.
