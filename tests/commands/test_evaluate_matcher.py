@@ -103,7 +103,7 @@ def test_a_run_that_does_not_name_its_photos_is_noted(
 
     def opened(*args: Any, **kwargs: Any) -> Any:
         made = found(*args, **kwargs)
-        return replace(made, info={k: v for k, v in made.info.items() if k != "photos"})
+        return replace(made, info={k: v for k, v in made.info.items() if k != "learned_photos"})
 
     monkeypatch.setattr(vokenize, "open_matcher", opened)
     code, out, err = evaluate()
