@@ -508,11 +508,12 @@ def test_an_architecture_without_fused_attention_is_loaded(tmp_path: Path) -> No
 
 def test_files_of_the_user_next_to_a_network_are_not_touched_or_claimed(tmp_path: Path) -> None:
     encoder = load_encoder(str(save_tiny_bert(tmp_path / "bert")))
-    for _ in range(2):
+    mine = tmp_path / "run" / "encoder" / ".env"
+    for number in range(2):
         runs.save_run(tmp_path / "run", "toy", {"w": torch.ones(1)}, {}, encoder)
-        mine = tmp_path / "run" / "encoder" / ".env"
-        mine.write_text("secret")
-        mine.chmod(0o600)
+        if not number:
+            mine.write_text("secret")
+            mine.chmod(0o600)
     assert mine.stat().st_mode & 0o777 == 0o600
     named = runs.read_run(tmp_path / "run")["files"]
     assert "encoder/.env" not in named
@@ -523,9 +524,7 @@ def test_files_of_the_user_next_to_a_network_are_not_touched_or_claimed(tmp_path
     assert runs.open_run(tmp_path / "run", "toy").info["files"] == named
 
 
-def test_what_a_killed_writer_of_weights_left_goes_with_the_next_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_writer_of_weights_left_goes_with_the_next_write(tmp_path: Path) -> None:
     """safetensors writes under a name that only it knows."""
     encoder = load_encoder(str(save_tiny_bert(tmp_path / "bert")))
     folder = tmp_path / "run" / "encoder"

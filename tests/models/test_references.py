@@ -39,7 +39,7 @@ def save_masked_lm(folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json", "model.safetensors.index.json"])
 def test_a_model_whose_vocabulary_or_settings_are_not_small_files_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, name: str
 ) -> None:
     folder = save_tiny_bert(tmp_path / "bert")
     (folder / name).unlink(missing_ok=True)

@@ -110,7 +110,14 @@ def test_a_factory_that_faiss_does_not_know_is_refused() -> None:
         make_index(unit(5, 4), "IVF20,SQ8")
 
 
-@pytest.mark.parametrize("factory", ["IVF99999999,Flat", "OPQ16,IVF4194305_HNSW32,PQ48"])
+@pytest.mark.parametrize(
+    "factory",
+    [
+        "IVF99999999,Flat",
+        "OPQ16,IVF4194305_HNSW32,PQ48",
+        pytest.param("IVF" + 5000 * "9", id="digits"),
+    ],
+)
 def test_more_lists_than_any_bank_needs_are_refused_before_faiss_makes_them(factory: str) -> None:
     with pytest.raises(DataError, match="there can be 4,194,304 lists at most") as caught:
         check_factory(factory)

@@ -327,16 +327,7 @@ def test_a_folder_of_another_tool_is_left_alone(
 
 
 def test_a_run_names_no_file_that_the_user_put_into_its_folders(tmp_path: Path) -> None:
-    run = TrainingRun(tmp_path, "toy", {"a": 1})
-    for record in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
-        if record["end"]:
-            run.end_epoch(Line(), {"epoch": 0}, 1.0)
-    (tmp_path / "part-1").mkdir()
-    for name in ("model.safetensors", "notes.txt", ".env", ".tmpAbCd"):
-        (tmp_path / "part-1" / name).write_text("mine")
-    run.keep("part-1")
-    run.save()
-    run.finish({})
+    finished(tmp_path, "notes.txt", ".env", ".tmpAbCd")
     named = json.loads((tmp_path / "run.json").read_bytes())["files"]
     assert [name for name in named if name.startswith("part-1")] == ["part-1/model.safetensors"]
 
@@ -368,14 +359,15 @@ def test_a_restart_keeps_what_the_user_added_to_a_run(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------- records
 
 
-def finished(folder: Path) -> Path:
-    """Train a toy to its end, in a run with a part."""
+def finished(folder: Path, *others: str) -> Path:
+    """Train a toy to its end, in a run with a part, into whose folder the user puts other files."""
     run = TrainingRun(folder, "toy", {"a": 1})
     for record in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
         if record["end"]:
             run.end_epoch(Line(), {"epoch": 0}, 1.0)
     (folder / "part-1").mkdir()
-    (folder / "part-1" / "model.safetensors").write_text("part")
+    for name in ("model.safetensors", *others):
+        (folder / "part-1" / name).write_text("part")
     run.keep("part-1")
     run.save()
     run.finish({})

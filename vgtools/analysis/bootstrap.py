@@ -78,10 +78,8 @@ def share_ends(right: Array, total: Array, drawn: Array) -> list[float]:
     # Log odds keep the ends between 0 and 1; half of them are the inverse of tanh.
     odds = np.log(share / (1 - share))
     step = _t(size - 1) * error / (share * (1 - share))
-    return [
-        min(low, float(1 + np.tanh((odds - step) / 2)) / 2),
-        max(high, float(1 + np.tanh((odds + step) / 2)) / 2),
-    ]
+    ends = (1 + np.tanh((odds + step * np.array([-1, 1])) / 2)) / 2
+    return [min(low, float(ends[0])), max(high, float(ends[1]))]
 
 
 def _ratio(right: Array, total: Array) -> Array:

@@ -151,19 +151,17 @@ def _note_learned(ref: str, info: Mapping[str, Any], own: Sequence[str]) -> dict
         info: run.json, with the marks of the photos that it learned from.
         own: marks of the photos to evaluate on.
     """
+    known = len({*own}.intersection(info.get("learned_photos", ())))
     if "learned_photos" not in info:
         why = "lacks the photos that it learned from, on which it looks better than it is"
-        note(
-            "evaluate-matcher",
-            f"{plain(ref)}: {why}; take photos that it did not see",
-        )
+        why += "; take photos that it did not see"
+    elif known:
+        why = f"learned from {known} of these {amount(len(own), 'photo')}, so looks better than it"
+        why += " is; take a split that it did not see"
+    else:
         return {}
-    known = len({*own}.intersection(info["learned_photos"]))
-    if not known:
-        return {}
-    why = f"learned from {known} of these {amount(len(own), 'photo')}, so looks better than it is"
-    note("evaluate-matcher", f"{plain(ref)}: {why}; take a split that it did not see")
-    return {"learned_from": known}
+    note("evaluate-matcher", f"{plain(ref)}: {why}")
+    return {"learned_from": known} if known else {}
 
 
 def _open(

@@ -20,7 +20,7 @@ from vgtools.images.sources import is_picture
 from vgtools.io.errors import DataError, Exit, Tally, amount, input_changed, plain, storable
 from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
-from vgtools.io.names import bare, is_jsonl, is_stream
+from vgtools.io.names import bare, is_jsonl, is_stream, refuse_special
 from vgtools.io.output import Output
 from vgtools.io.process import is_quiet, note
 from vgtools.io.streams import read_lines
@@ -254,6 +254,7 @@ def _photo_size(path: str) -> tuple[int, int]:
     from vgtools.images.decoding import size_of
     from vgtools.images.sources import ImageError
 
+    refuse_special(path)
     try:
         return size_of(path)
     except ImageError as error:

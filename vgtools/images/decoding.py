@@ -14,7 +14,6 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vgtools.images.sources import ImageError
-from vgtools.io.names import is_special
 
 # Pillow's limit for a decompression bomb; also the largest picture between two of our own steps.
 MAX_PIXELS = 178_956_970
@@ -48,8 +47,6 @@ def size_of(path: str) -> tuple[int, int]:
     Raises:
         ImageError: not an image of a known format, or damaged.
     """
-    if is_special(path):
-        raise ImageError("is a pipe or a device")
     try:
         with Image.open(path, formats=_FORMATS) as image:
             return image.size

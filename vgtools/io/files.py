@@ -29,12 +29,12 @@ from vgtools.io.forms import LARGEST, read_small
 from vgtools.io.names import (
     file_of,
     is_shards,
-    is_special,
     is_stream,
     is_url,
     manifest_path,
     public,
     refuse_columns,
+    refuse_special,
     refuse_stream,
     split_table,
 )
@@ -165,8 +165,7 @@ def read_value(path: str | Path, expected: str) -> Any:
     Raises:
         DataError: missing (66), not JSON, or not small (65).
     """
-    if is_special(path):
-        raise DataError(f"is a pipe or a device; expected {expected} in a file", path)
+    refuse_special(path, f"{expected} in a file")
     with open_read(path) as stream:
         try:
             return orjson.loads(read_small(stream, path))

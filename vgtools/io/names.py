@@ -64,18 +64,26 @@ def is_stream(path: str | Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def is_special(path: str | Path) -> bool:
-    """Return whether a FIFO, socket or device lies where a file is expected, such as in a folder.
-
-    Opening a FIFO waits for a writer, perhaps for ever.
-    """
-    return str(path) != "-" and not re.match("/(dev|proc)/", str(path)) and is_stream(path)
-
-
 def is_unnamed(path: str | Path) -> bool:
     """Return whether the content is unknown from a path: `-`, `<(…)`, a FIFO, `/dev/stdin`."""
-    named = re.match("/(dev(?!/shm/)|proc)/", str(path)) is not None  # files lie in /dev/shm
-    return is_stream(path) or named
+    return is_stream(path) or _is_of_kernel(path)
+
+
+def _is_of_kernel(path: str | Path) -> bool:
+    """Return whether a name is one of the kernel's; files lie in /dev/shm."""
+    return re.match("/(dev(?!/shm/)|proc)/", str(path)) is not None
+
+
+def refuse_special(path: str | Path, expected: str = "a file") -> None:
+    """Refuse a FIFO, socket or device where a file is expected, such as in a folder.
+
+    Opening a FIFO waits for a writer, perhaps for ever.
+
+    Raises:
+        DataError: it is one (65), and was not named as `-` or by the kernel, as `<(…)` is.
+    """
+    if str(path) != "-" and not _is_of_kernel(path) and is_stream(path):
+        raise DataError(f"is a pipe or a device; expected {expected}", path)
 
 
 def refuse_stream(path: str | Path) -> None:

@@ -34,7 +34,13 @@ from vgtools.models.references import (
     safetensors_files,
     unusable,
 )
-from vgtools.models.sealed import RUN_FILE, check_fingerprint, claim_run, files_below
+from vgtools.models.sealed import (
+    RUN_FILE,
+    check_fingerprint,
+    claim_run,
+    files_below,
+    own_files_below,
+)
 from vgtools.text.tokens import special_ids
 
 if TYPE_CHECKING:
@@ -307,9 +313,8 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     complete = folder / "complete"
     sign = own.temporary(complete)
     if not (complete.is_file() or sign.is_file()):
-        for file in files_below(folder):
-            if RUN_FILE.fullmatch(file.relative_to(folder).as_posix()):
-                raise own.not_ours(file)
+        for file in own_files_below(folder):
+            raise own.not_ours(file)
     claim_run(folder, complete.name, own.begins(b""))
     own.remove_tree(folder, RUN_FILE)
     with file_errors(folder, reading=False):

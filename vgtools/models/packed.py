@@ -82,8 +82,8 @@ class PackedEncoder:
             and not getattr(config, "is_decoder", False)
             and getattr(config, "position_embedding_type", "absolute") in (None, "absolute")
         )
-        self._varlen = _varlen_attention(self.device, self.dtype)
         if self.packed:
+            self._varlen = _varlen_attention(self.device, self.dtype)
             self._layers = [_fuse(layer) for layer in encoder.model.encoder.layer]
             self._gelu = config.hidden_act == "gelu"
             self._heads = int(config.num_attention_heads)

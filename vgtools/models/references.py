@@ -14,7 +14,7 @@ from vgtools.io.artifact import LARGEST
 from vgtools.io.errors import DataError, Exit, amount, is_out_of_memory, name_of
 from vgtools.io.files import read_json
 from vgtools.io.hub import hub_errors
-from vgtools.io.names import is_special
+from vgtools.io.names import refuse_special
 from vgtools.io.own import atomic_write
 from vgtools.models.sealed import check_model
 from vgtools.text import clip_bpe
@@ -132,8 +132,7 @@ def _check_small(folder: Path) -> None:
     for file in folder.iterdir():
         if file.suffix not in (".json", ".txt", ".model"):
             continue
-        if is_special(file):
-            raise DataError("is a pipe or a device, expected a file", file)
+        refuse_special(file)
         if file.is_file() and file.stat().st_size > _LARGEST:
             raise DataError(f"has more than {_LARGEST >> 20} MB, expected a small file", file)
 

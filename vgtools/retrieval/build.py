@@ -62,7 +62,7 @@ def check_factory(factory: str) -> None:
     # 64 dimensions stand for a bank that is not known yet, so that an error counts only if it would
     # occur with any other bank as well.
     why = "there must be a list" if _NO_LISTS.search(factory) else ""
-    if any(int(number) > _MOST_LISTS for number in re.findall(r"IVF(\d+)", factory)):
+    if any(float(number) > _MOST_LISTS for number in re.findall(r"IVF(\d+)", factory)):
         why = f"there can be {_MOST_LISTS:,} lists at most"
     try:
         if not why:

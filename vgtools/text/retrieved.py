@@ -363,11 +363,12 @@ def _renumbering(
         why = "has no manifest, so that its images could belong to any index; name it: --index"
         raise DataError(f"{why} X.faiss, or --index {feats_path}", path, code=Exit.USAGE)
     named = index is not None and os.path.realpath(index) == os.path.realpath(feats_path)
-    if index is not None and not named:
-        _index_ids(path, manifest, index)  # refused also where no index is needed
+    # An index that is named is refused if it is another, also where none is needed.
+    names = None if index is None or named else _index_ids(path, manifest, index)
     if are_ids_of(made, feats.ids) if made else named:
         return None
-    names = _index_ids(path, manifest, index)
+    if names is None:
+        names = _index_ids(path, manifest, index)
     row_of = {name: row for row, name in enumerate(feats.ids)}
     return np.array([row_of.get(name, -1) for name in names], np.int32)
 

@@ -45,7 +45,6 @@ from vgtools.models.sealed import (
     check_files,
     check_written,
     digests,
-    files_below,
     is_checkpoint,
     is_run_json,
     kind_of,
@@ -447,12 +446,12 @@ class TrainingRun:
             info = read_run(self.path)
         except DataError:  # unfinished or damaged: names alone show whose a file is
             return
-        for file in files_below(self.path):
+        for file in own_files_below(self.path):
             name = file.relative_to(self.path).as_posix()
             # A kill leaves these: a checkpoint, or the network of a step that none names.
             left = file.name in (_BEST, _CHECKPOINT) and is_checkpoint(file)
             left = left or (name.startswith(KEPT) and (file.parent / "complete").is_file())
-            if RUN_FILE.fullmatch(name) and name not in {"run.json", *info["files"]} and not left:
+            if name not in {"run.json", *info["files"]} and not left:
                 raise own.not_ours(file)
         for name, facts in info["files"].items():
             file = self.path / name
@@ -520,8 +519,7 @@ class TrainingRun:
                 are whole and must not change any more. The user's are left out.
         """
         folder = self.path / part
-        written = {*own_files_below(folder)}.difference(_own_files(folder))
-        files = digests(self.path, written)
+        files = digests(self.path, {*own_files_below(folder)}.difference(_own_files(folder)))
         found = {name: facts["sha256"] for name, facts in files.items()}
         self.state.notes["parts"] = self._parts | found
 
