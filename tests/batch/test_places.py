@@ -20,7 +20,7 @@ from vgtools import cli
 from vgtools.batch import places, run
 from vgtools.batch.plan import text_source
 from vgtools.batch.shards import ShardedOutput, open_folder
-from vgtools.io import remote
+from vgtools.io import own, remote
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import final_path
@@ -134,12 +134,12 @@ def test_a_private_file_is_gone_when_it_is_adopted(bucket: str, tmp_path: Path) 
     for target in (str(tmp_path / "x.bin"), f"{bucket}/x.bin"):
         file = places.private(target)
         file.write_bytes(b"all of it")
-        places.adopt(file, target)
+        places.adopt(file, target, places.is_ours)
         assert places.read(target) == b"all of it"
         assert not file.exists()
         places.create(target, b"second")
         assert places.read(target) == b"all of it"
-        places.write(target, b"new")
+        places.write(target, b"new", own.begins(b"all"))
         assert places.read(target) == b"new"
         places.remove(target)
         places.remove(target)

@@ -26,7 +26,7 @@ from vgtools.batch.plan import ShardPlan, text_source
 from vgtools.batch.shards import OpenOutput, ShardedOutput
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import dumps, sha256_file
+from vgtools.io.files import dumps
 from vgtools.io.folders import Shards
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import manifest_path
@@ -310,7 +310,7 @@ def test_commits_are_read_once_at_the_end(tmp_path: Path, monkeypatch: pytest.Mo
     text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
     text.write_bytes(TEXT)
     run(folder, text, part=(0, 2))
-    (folder / "000002.json").write_text("{}")
+    (folder / "000002.json").write_text('{"shard":2}')
     read = Counter[str]()
     plain = places.read
 
@@ -479,8 +479,9 @@ def test_of_a_shard_that_is_made_again_a_kill_leaves_nothing(tmp_path: Path) -> 
     text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
     text.write_bytes(TEXT)
     run(folder, text)
-    names = set(os.listdir(folder))
-    flip(damages(folder)["data"])
+    victim = damages(folder)["data"]
+    names = {*os.listdir(folder), f"{victim.name}.damaged"}
+    flip(victim)
     (folder / ".000002.other.1.0123abcd.jsonl.part").write_bytes(b"{")
     task = Lengths()
     run(folder, text, task=task)
@@ -488,8 +489,9 @@ def test_of_a_shard_that_is_made_again_a_kill_leaves_nothing(tmp_path: Path) -> 
     assert set(os.listdir(folder)) == names
 
 
-def test_a_damaged_shard_that_another_process_removes_first_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("again", [False, True])
+def test_a_damaged_shard_that_another_process_sets_aside_first_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
     text.write_bytes(TEXT)
@@ -497,15 +499,61 @@ def test_a_damaged_shard_that_another_process_removes_first_is_made_again(
     victim = damages(folder)["data"]
     whole = victim.read_bytes()
     flip(victim)
+    damaged = victim.read_bytes()
+    turn = shards._turn
 
-    def raced(path: str) -> str:
-        if path == str(victim):
-            victim.unlink(missing_ok=True)
-        return sha256_file(path)
+    def raced(target: str) -> AbstractContextManager[object]:
+        if victim.exists() and victim.read_bytes() == damaged:
+            victim.rename(f"{victim}.damaged")
+            if again:
+                victim.write_bytes(whole)
+        return turn(target)
 
-    monkeypatch.setattr("vgtools.batch.shards.sha256_file", raced)
+    monkeypatch.setattr("vgtools.batch.shards._turn", raced)
     run(folder, text)
     assert victim.read_bytes() == whole
+    assert Path(f"{victim}.damaged").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("edited", [b"mine\n", b"x"])
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("name", ["o.jsonl", "o.npy"])
+def test_a_shard_that_the_user_edited_is_kept_when_it_is_made_again(
+    tmp_path: Path, edited: bytes, complete: bool, restart: bool, name: str
+) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / name
+    text.write_bytes(TEXT)
+    run(folder, text, part=(0, 1) if complete else (0, 2))
+    victims = sorted(folder.glob("000002-*"))
+    made = [victim.read_bytes() for victim in victims]
+    for victim, whole in zip(victims, made, strict=True):
+        victim.write_bytes(edited + whole[len(edited) :])
+    changed = [victim.read_bytes() for victim in victims]
+    # An unfinished run looks at sizes only.
+    victims[0].write_bytes(changed[0] + b"y")
+    assert run(folder, text, restart=restart) is not None
+    assert [victim.read_bytes() for victim in victims] == made
+    kept = [Path(f"{victim}.damaged").read_bytes() for victim in victims]
+    assert kept == [changed[0] + b"y", *changed[1:]]
+    assert run(folder, text) == run(folder, text), "nothing else is made again"
+
+
+def test_a_file_of_the_user_in_the_place_of_a_record_is_not_replaced(tmp_path: Path) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(TEXT)
+    run(folder, text, part=(0, 2))
+    (folder / "000001.json").write_text("mine")
+    with pytest.raises(DataError, match="vg does not know it for its own") as error:
+        run(folder, text)
+    assert error.value.code == Exit.CANNOT_CREATE
+    assert (folder / "000001.json").read_text() == "mine"
+    (folder / "000001.json").unlink()
+    run(folder, text, part=(1, 2))
+    (folder / "shards.jsonl").write_text("mine")
+    with pytest.raises(DataError, match="vg does not know it for its own"):
+        run(folder, text)
+    assert (folder / "shards.jsonl").read_text() == "mine"
 
 
 def damages(folder: Path) -> dict[str, Path]:

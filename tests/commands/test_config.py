@@ -121,6 +121,8 @@ def test_flags_come_from_a_file_and_the_command_line_wins(name: str) -> None:
         ("s.json", '{"k": 1', 65, ["s.json: cannot be read", "line 1"]),
         ("s.json", "\udcff", 65, ["s.json: cannot be read"]),
         ("s.yaml", "#" * (1 << 26) + "\nk: 1\n", 65, ["s.yaml: has more than 64 MB"]),
+        ("s.yaml", "k: " + 100_000 * "[", 65, ["s.yaml: is nested too deeply"]),
+        ("s.yaml", 100_000 * "- ", 65, ["s.yaml: is nested too deeply"]),
         ("s.yaml", "x" * 999 + ": 1\n", 2, ["s.yaml:1:", f'"{"x" * 80}" is not a flag']),
         ("s.ini", "k = 1\n", 2, ["s.ini: expected a file of settings (.toml, "]),
         ("s.toml", "", 66, ["s.toml: cannot be read", "No such file"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -52,8 +53,11 @@ def test_a_tower_is_loaded_with_its_projection(tmp_path: Path) -> None:
 def test_a_tower_computes_as_this_machine_can_not_as_its_file_says(tmp_path: Path) -> None:
     save_tower(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    for named in ("eager", "flash_attention_2"):  # the second is not installed
-        (tmp_path / "config.json").write_text(json.dumps(config | {"attn_implementation": named}))
+    for key, named in itertools.product(
+        ("attn_implementation", "_attn_implementation"),
+        ("eager", "flash_attention_2"),  # the second is not installed
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config | {key: named}))
         assert load_teacher(str(tmp_path)).model.config._attn_implementation == "sdpa"
 
 

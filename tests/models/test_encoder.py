@@ -464,13 +464,14 @@ def test_an_oscar_is_a_bert_beside_its_embedding_of_regions(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("named", ["eager", "sdpa", "flash_attention_2"])
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
 @torch.inference_mode()
 def test_what_is_masked_changes_nothing_whatever_attention_the_checkpoint_names(
-    tmp_path: Path, named: str
+    tmp_path: Path, key: str, named: str
 ) -> None:
     folder = save_tiny_bert(tmp_path)
     body = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(body | {"attn_implementation": named}))
+    (folder / "config.json").write_text(json.dumps(body | {key: named}))
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(5, 20, (2, 7), generator=generator)
     states = torch.randn(2, 7, 8, generator=generator)

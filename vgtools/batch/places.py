@@ -61,13 +61,17 @@ def is_held(name: str) -> bool:
     return True
 
 
-def adopt(file: Path, path: str) -> None:
-    """Give a private file, closed and safe on disk, its name: all of it is there, or nothing."""
+def adopt(file: Path, path: str, ours: own.Proof) -> None:
+    """Give a private file, closed and safe on disk, its name: all of it is there, or nothing.
+
+    Raises:
+        DataError: the name is taken by a file that is not vg's (73).
+    """
     if is_url(path):
         remote.put(file, path)
         own.remove(file, is_ours)
     else:
-        own.replace(file, Path(path), is_ours)
+        own.replace(file, Path(path), ours)
         sync_dir(Path(path).parent)
 
 
@@ -99,15 +103,23 @@ def _write_new(path: Path, data: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-def write(path: str, data: bytes) -> None:
-    """Write a small file whole; if several processes write it, the last counts."""
+def write(path: str, data: bytes, ours: own.Proof) -> None:
+    """Write a small file whole; if several processes write it, the last counts.
+
+    Raises:
+        DataError: the name is taken by a file that is not vg's (73).
+    """
     if is_url(path):
         remote.write(path, data)
         return
     new = private(path)
     with file_errors(path, reading=False):
         _write_new(new, data)
-    adopt(new, path)
+    try:
+        adopt(new, path, ours)
+    except DataError:
+        own.remove(new, is_ours)
+        raise
 
 
 def write_beside(path: str, data: bytes) -> None:

@@ -244,9 +244,10 @@ def run(
         DataError: a shard's error, with the line of the whole input; or a stop was asked for (75).
     """
     if shards.is_complete():
-        damaged = shards.remove_damaged(part)
+        damaged = shards.set_damaged_aside(part)
         if damaged:
-            note(name, f"{shards.folder}/: making {amount(damaged, 'damaged shard')} again")
+            again = f"making {amount(damaged, 'damaged shard')} again; the old files are *.damaged"
+            note(name, f"{shards.folder}/: {again}")
         # A complete folder may still hold files of killed tries, which `finish` removes.
         elif not shards.finish():
             note(name, f"{shards.folder}/ is up to date")

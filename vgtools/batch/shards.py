@@ -42,7 +42,6 @@ from vgtools.io.files import (
     manifest_bytes,
     plain_json,
     refuse_inputs,
-    sha256_file,
     versions,
 )
 from vgtools.io.folders import COMMIT, LIST, Shards, fault_in_record
@@ -60,7 +59,7 @@ from vgtools.io.written import seal
 Record = dict[str, Any]  # a worker's report of a shard: "shard", "items", "seconds"
 
 _BESIDE = ("npy", "ids", "rows.npy", "regions.jsonl", "errors.jsonl")  # endings of arrays' shards
-_IS_COMMIT = own.begins(b'{"shard":')
+_IS_COMMIT = own.begins(b'{"shard":')  # or the list of all
 _PLAN = {
     "config": dict,
     "inputs": [{"path": str, "bytes": SIZE, "sha256": str, "unit": str, "units": SIZE}],
@@ -140,12 +139,12 @@ class Attempt:
             made = [part.finish(about) for part in self._parts]
             name = f"{shards.stem(number)}-{_short_hash([facts['sha256'] for facts in made])}"
             names = [f"{name}{ending}" for ending in self._endings]
+            files = dict(zip(names, made, strict=True))
             for part, final in zip(self._parts, names, strict=True):
-                places.adopt(part_path(part.final), os.path.join(shards.folder, final))
+                shards.adopt(part_path(part.final), final, own.Known(files))
             counts = self.state.get("counts", {})
             # Counts are added up over the shards; other facts are taken from the first shard.
             facts = {key: value for key, value in facts.items() if key not in counts}
-            files = dict(zip(names, made, strict=True))
             # The commit comes last, so that it names only files that are there and whole.
             maker = {"host": socket.gethostname(), "device": self._device}
             shards.write_commit(number, {"files": files, "counts": counts, "facts": facts, **maker})
@@ -258,7 +257,24 @@ class ShardedOutput:
         body = {"shard": number, "plan": self.plan.name, "input": self._input(number), **body}
         body = plain_json({**body, "versions": versions()})
         data = dumps(body | {"sha256": seal(body)})
-        places.write(self._path(f"{self.stem(number)}.json"), data)
+        places.write(self._path(f"{self.stem(number)}.json"), data, _IS_COMMIT)
+
+    def adopt(self, file: Path, name: str, ours: own.Proof) -> None:
+        """Give a private file of data its name; another with this name is set aside."""
+        if not is_url(self.folder):
+            self._set_aside(name, ours)
+        places.adopt(file, self._path(name), ours)
+
+    def _set_aside(self, name: str, ours: own.Proof) -> bool:
+        """Rename a file of data that vg did not write as it is; return whether it was there."""
+        path = self._path(name)
+        if not _is_other(path, ours):
+            return False
+        with _turn(self._path(LIST)):
+            # Another process may have renamed it by now, and made it again.
+            if _is_other(path, ours):
+                own.set_aside(path)
+        return True
 
     def commit(self, number: int) -> dict[str, Any] | None:
         """Return the commit of a shard; None if it has none, or one whose files are not there."""
@@ -313,8 +329,8 @@ class ShardedOutput:
         whole = len(shards) == len(self.plan) and shards.manifest.get("plan") == self.plan.name
         return whole and all(_has_files(record, size) for record in shards.records())
 
-    def remove_damaged(self, part: tuple[int, int] = (0, 1)) -> int:
-        """Remove the files of a complete folder that have another hash; return how many shards.
+    def set_damaged_aside(self, part: tuple[int, int] = (0, 1)) -> int:
+        """Rename the files of a complete folder that have another hash; return how many shards.
 
         All of them are read, once. A store at a URL is trusted: it compares hashes itself.
 
@@ -328,18 +344,9 @@ class ShardedOutput:
             if number % part[1] != part[0]:
                 continue
             for name, facts in record["files"].items():
-                if not self._has_hash(name, facts["sha256"]):
-                    places.remove(self._path(name))
+                if self._set_aside(name, own.Known({name: facts})):
                     damaged.add(number)
         return len(damaged)
-
-    def _has_hash(self, name: str, sha256: str) -> bool:
-        try:
-            return sha256_file(self._path(name)) == sha256
-        except DataError:
-            if self._size(name) is not None:
-                raise
-            return False  # another process found it damaged, and makes it again
 
     def finish(self) -> int:
         """Complete the folder, unless shards are missing; return how many are.
@@ -388,7 +395,7 @@ class ShardedOutput:
     def _publish(self, total: _Total) -> None:
         # A restart elsewhere removes private files, so that the list may be gone by now.
         with file_errors(self.folder, reading=False):
-            places.adopt(total.file, self._path(LIST))
+            places.adopt(total.file, self._path(LIST), _IS_COMMIT)
         about = {"plan": self.plan.name, "shards": len(self.plan), "bytes": total.size}
         inputs = [{"path": s.path, "bytes": s.bytes, "sha256": s.sha256} for s in self.plan.sources]
         files = {os.path.basename(self.folder): total.listed}
@@ -413,6 +420,15 @@ class ShardedOutput:
             if not listed and (data or re.fullmatch(places.PRIVATE, name)):
                 strays.append(name)
         return [name for name in strays if _is_ours(self.folder, name)]
+
+
+def _is_other(path: str, ours: own.Proof) -> bool:
+    """Return whether a file is there that is not ours."""
+    with file_errors(path, reading=True):
+        try:
+            return not ours(Path(path))
+        except FileNotFoundError:
+            return False
 
 
 def _is_ours(folder: str, name: str) -> bool:
@@ -547,7 +563,7 @@ def _planned(
         with _turn(os.path.join(folder, LIST)):
             # Another process may have replaced the plan, and even started a shard, meanwhile.
             if read_plan(file) == before:
-                places.write(file, _sealed(plan_for(shard_size or default_size)))
+                places.write(file, _sealed(plan_for(shard_size or default_size)), places.is_ours)
     else:
         return plan, before
     now = read_plan(file) or {}  # another process's plan, if that process was first

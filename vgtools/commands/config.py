@@ -23,6 +23,7 @@ from vgtools.io.process import note_command_line
 from vgtools.io.records import Record, record_of
 from vgtools.io.streams import open_read
 
+_DEPTH = 20  # collections of YAML in one another; the flags need 2
 _FORMS = (".toml", ".yaml", ".yml", ".json")
 _PLACES = "vg places"  # key in the context of a command: file and line of each setting
 # Flags about the state of one output, or about one of several processes.
@@ -169,8 +170,13 @@ def _parse(file: str, text: str) -> Any:
         return json.loads(text, object_pairs_hook=_once)
     import yaml
 
+    depth = 0
     try:
         for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEPTH:  # the parser's time grows with the square of the depth
+                raise RecursionError
             if isinstance(event, yaml.AliasEvent):  # a few lines of them hold a billion values
                 line = event.start_mark.line + 1
                 raise DataError("has an alias (*); write its value", file, line)

@@ -189,6 +189,19 @@ def replace(new: Path, path: Path, ours: Proof = is_claimed) -> None:
     os.replace(new, path)
 
 
+def set_aside(path: str | Path) -> None:
+    """Rename a file that should be vg's, but has other contents: perhaps somebody edited it.
+
+    Raises:
+        DataError: the name with `.damaged` is taken (73).
+    """
+    path = Path(path)
+    aside = path.with_name(f"{path.name}.damaged")
+    check(aside, lambda _: False)
+    with file_errors(path, reading=False):
+        os.rename(path, aside)
+
+
 def create(path: Path) -> BinaryIO:
     """Open a new file for reading and writing bytes; a file that has its name stays.
 

@@ -23,9 +23,9 @@ from vgtools.io.own import atomic_write, sync_dir
 from vgtools.models.references import (
     BUILTIN,
     ENCODER_FILES,
-    SAFE_LOADING,
     check_whole,
     fingerprint,
+    from_pretrained,
     load_tokenizer,
     pick_device,
     pick_dtype,
@@ -106,7 +106,7 @@ def load_encoder(
         return as_encoder(model.to(chosen_device, chosen_dtype), tokenizer, ref, sha256, folder)
     from transformers import AutoModel
 
-    settings: dict[str, Any] = {"dtype": chosen_dtype, "attn_implementation": attention}
+    settings: dict[str, Any] = {"dtype": chosen_dtype, "attention": attention}
     model, tokenizer, folder = _pretrained(
         AutoModel, "text encoder", ref, regions=regions, **settings
     )
@@ -117,9 +117,9 @@ def load_encoder(
         # fingerprint whatever dtype it is loaded as.
         with quiet_transformers():
             config = _config_in(folder)
-            settings = SAFE_LOADING | _of_text(config, {"dtype": "float32"}, regions)
+            settings = _of_text(config, {"dtype": "float32"}, regions)
             network = _text_side(config) or AutoModel
-            sha256 = fingerprint(_text_of(network.from_pretrained(folder, **settings)))
+            sha256 = fingerprint(_text_of(from_pretrained(network, folder, **settings)))
     model = model.eval().requires_grad_(False).to(chosen_device)
     return as_encoder(model, tokenizer, ref, sha256, folder)
 
@@ -407,7 +407,7 @@ def _of_text(config: Mapping[str, Any], settings: dict[str, Any], regions: bool)
         return settings
     from transformers import BertConfig
 
-    loading = {"dtype", "attn_implementation", "ignore_mismatched_sizes"} & settings.keys()
+    loading = {"dtype", "attention", "ignore_mismatched_sizes"} & settings.keys()
     fields = {name: config[name] for name in config.keys() - {"model_type", "architectures"}}
     names = {"^visual_bert": "bert"}
     if kind == "lxmert":
@@ -479,8 +479,8 @@ def _pretrained(
         tokenizer = as_trained(tokenizer, folder)
     with quiet_transformers():
         try:
-            settings = SAFE_LOADING | _of_text(config, settings, regions)
-            model, report = network.from_pretrained(folder, output_loading_info=True, **settings)
+            settings = _of_text(config, settings, regions) | {"output_loading_info": True}
+            model, report = from_pretrained(network, folder, **settings)
         except Exception as error:  # raised by the configuration, safetensors or torch
             raise unusable(name, error, folder) from None
     # A bare encoder's names have no prefix; in a model with a head, the head may be new. No system

@@ -58,15 +58,8 @@ ENCODER_FILES = ["*.json", "*.txt", "*.safetensors"]
 # Letters, digits, accents, scripts, an emoji, a control character and an unassigned code point.
 _PROBE = "Aa 1, e\u0301 \u00df \u4e2d \u0634 \U0001f642 \x00 \U000e0fff"
 
-# Nothing is fetched, no code of the checkpoint runs, and nothing is unpickled. Attention is torch's
-# fused one wherever the architecture has it: an implementation that a config.json names may not be
-# installed here, or may read masks in another way.
-SAFE_LOADING = {
-    "local_files_only": True,
-    "trust_remote_code": False,
-    "use_safetensors": True,
-    "attn_implementation": None,
-}
+# Nothing is fetched, no code of the checkpoint runs, and nothing is unpickled.
+_SAFE_LOADING = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
 
 
 def builtin_path(ref: str) -> Path:
@@ -340,6 +333,28 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
+def from_pretrained(
+    network: Any, folder: Path, attention: str | None = None, **settings: Any
+) -> Any:
+    """Load a network with transformers, which fetches nothing and runs no code of the checkpoint.
+
+    Attention is as asked for here, by default torch's fused one wherever the architecture has it.
+    An implementation that a config.json names may not be installed, or may read masks in another
+    way.
+
+    Args:
+        network: the class.
+        folder: holds safetensors files.
+        attention: transformers' name for how attention is computed.
+        **settings: further arguments; a "config" is changed.
+    """
+    if "config" in settings:
+        settings["config"]._attn_implementation = attention
+    else:
+        settings["_attn_implementation"] = attention
+    return network.from_pretrained(folder, **settings, **_SAFE_LOADING)
+
+
 def load_network(
     network: Any, folder: Path, what: str, **settings: Any
 ) -> tuple[Any, list[str], list[str]]:
@@ -358,10 +373,10 @@ def load_network(
     Raises:
         DataError: no such network can be loaded.
     """
-    settings |= SAFE_LOADING | {"dtype": "float32", "ignore_mismatched_sizes": True}
+    settings |= {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
     with quiet_transformers():
         try:
-            model, report = network.from_pretrained(folder, output_loading_info=True, **settings)
+            model, report = from_pretrained(network, folder, **settings)
         except Exception as error:  # raised by the configuration, safetensors or torch
             raise unusable(what, error, folder) from None
     unlike = [str(key) for key, *_ in report["mismatched_keys"]]

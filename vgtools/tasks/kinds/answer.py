@@ -225,15 +225,22 @@ _DIGITS = {
     "none": "0", "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5",
     "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10",
 }  # fmt: skip
+# Officially "somebody'd" loses its apostrophe, and the words with a capital never match.
 _CONTRACTIONS = """
-ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd
-how'll how's isn't it'd it'll ma'am might've mightn't must've mustn't needn't not've o'clock
-oughtn't shan't should've shouldn't somebody'll somebody's someone'd someone'll someone's
-something'd something'll that's there'd there're there's they'd they'll they're they've 'twas
-wasn't we've weren't what'll what're what's what've when's where'd where's where've who'd who'll
-who's who've why'll why're why's won't would've wouldn't y'all you'd you'll you're you've
+ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't
+haven't he'd he'd've he's how'd how'll how's isn't it'd it'd've it'll ma'am might've mightn't
+mightn't've must've mustn't needn't not've o'clock oughtn't 'ow's'at shan't she'd've should've
+shouldn't shouldn't've somebody'd've somebody'll somebody's someone'd someone'd've someone'll
+someone's something'd something'd've something'll that's there'd there'd've there're there's they'd
+they'd've they'll they're they've 'twas wasn't we'd've we've weren't what'll what're what's what've
+when's where'd where's where've who'd who'd've who'll who's who've why'll why're why's won't
+would've wouldn't wouldn't've y'all y'all'd've y'all'll you'd you'd've you'll you're you've
 """
-_WITH_APOSTROPHE = {word.replace("'", ""): word for word in _CONTRACTIONS.split()}
+_WITH_APOSTROPHE = {"somebody'd": "somebodyd"} | {
+    word[: mark.start()] + word[mark.end() :]: word
+    for word in _CONTRACTIONS.split()
+    for mark in re.finditer("'", word)
+}
 _STOP = re.compile(r"\.(?!\d)")
 _NUMBER_COMMA = re.compile(r"\d,\d")
 
@@ -241,15 +248,16 @@ _NUMBER_COMMA = re.compile(r"\d,\d")
 def normalise_vqa(text: str) -> str:
     """Return an answer as VQA compares it.
 
-    Without punctuation and articles, in lower case, with digits for the numbers up to ten and
-    `don't` for `dont`. A mark inside a word becomes a space, any other nothing.
+    In lower case, without articles and all punctuation but colons and apostrophes, with digits for
+    the numbers up to ten and `don't` for `dont`, which lacks one apostrophe. A mark inside a word
+    becomes a space, any other nothing.
 
     Source: Antol et al. 2015 (VQA) and the evaluation code released with it.
     """
     plain = " ".join(text.split())
     number = _NUMBER_COMMA.search(plain) is not None
     clean = plain
-    for mark in ";:/'[]\"()=+\\_><@`,?":
+    for mark in ';/[]"{}()=+\\_-><@`,?!':
         beside = number or f"{mark} " in plain or f" {mark}" in plain
         clean = clean.replace(mark, "" if beside else " ")
     words = [_DIGITS.get(word, word) for word in _STOP.sub("", clean).lower().split()]
