@@ -70,6 +70,51 @@ def test_a_tokenizer_that_the_user_changed_stays(tmp_path: Path, run: Run, name:
     assert files_of(tmp_path) == before
 
 
+def test_a_tokenizer_that_was_edited_is_refused_where_it_is_read(tmp_path: Path, run: Run) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("\n".join(text for text, _ in reviews(60)))
+    assert run("prepare", "tokenizer", text, "--vocabulary", 60, "-o", tmp_path / "bpe")[0] == 0
+    rows = tmp_path / "v.jsonl"
+    rows.write_text('{"text": "a", "spans": [[0, 1]], "vokens": [0]}\n')
+    words = ["revokenize", rows, "-t", tmp_path / "bpe"]
+    assert run(*words)[0] == 0
+    file = tmp_path / "bpe" / "tokenizer.json"
+    body = json.loads(file.read_bytes())
+    vocabulary = body["model"]["vocab"]
+    vocabulary["a"], vocabulary["e"] = vocabulary["e"], vocabulary["a"]
+    file.write_text(json.dumps(body))
+    code, said = run(*words)
+    assert (code, "tokenizer.json: is damaged or from another run" in said) == (65, True)
+
+
+def test_the_record_of_a_run_that_was_edited_is_not_followed(tmp_path: Path, run: Run) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("\n".join(text for text, _ in reviews(60)))
+    words = ["prepare", "tokenizer", text, "--vocabulary", "60", "-o", tmp_path / "bpe"]
+    assert run(*words)[0] == 0
+    assert run("lineage", tmp_path / "bpe")[0] == 0
+    record = tmp_path / "bpe" / "run.json"
+    record.write_text(record.read_text().replace('"60"', '"50"'))
+    for more in ([], ["--json"], ["--makefile"]):
+        code, said = run("lineage", tmp_path / "bpe", *more)
+        assert (code, "run.json: was edited or damaged" in said) == (65, True)
+    code, said = run("prepare", "tokenizer", "--config", record, "-o", tmp_path / "again")
+    assert (code, "run.json: was edited or damaged" in said) == (65, True)
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("levels", [300, 400, 900, 3000])
+def test_records_that_are_nested_deeply_are_refused(tmp_path: Path, run: Run, levels: int) -> None:
+    deep = levels * '{"a":' + "1" + levels * "}"
+    facts = '"argv": ["vg", "stats"], "files": {"x.jsonl": {}}'
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    (tmp_path / "x.json").write_text(f'{{"format":1, {facts}, "config": {deep}}}')
+    for words in (["lineage", tmp_path / "x.jsonl"], ["stats", "--config", tmp_path / "x.json"]):
+        code, said = run(*words)
+        assert code == 65, said
+        assert "x.json: is nested too deeply" in said or "x.json: not valid JSON" in said
+
+
 def test_a_noisy_run_that_the_user_changed_stays(tmp_path: Path, run: Run) -> None:
     encoder = save_encoder(tmp_path / "e")
     words = ["compare", "weights", encoder, encoder, "--noise", tmp_path / "n"]

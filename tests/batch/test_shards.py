@@ -539,6 +539,16 @@ def test_a_shard_that_the_user_edited_is_kept_when_it_is_made_again(
     assert run(folder, text) == run(folder, text), "nothing else is made again"
 
 
+@pytest.mark.parametrize("url", ["file://{0}/o.npy/", "local://{0}/o.npy/", "memory://o.npy/"])
+def test_a_url_of_this_machine_is_no_place_for_shards(tmp_path: Path, url: str) -> None:
+    text = tmp_path / "a.txt"
+    text.write_bytes(TEXT)
+    with pytest.raises(DataError, match="expected a folder without file:") as error:
+        shards.open_folder(url.format(tmp_path), {}, [text_source(str(text))], None, 64)
+    assert error.value.code == Exit.USAGE
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
 def test_a_file_of_the_user_in_the_place_of_a_record_is_not_replaced(tmp_path: Path) -> None:
     text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
     text.write_bytes(TEXT)

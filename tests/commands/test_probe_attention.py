@@ -22,8 +22,7 @@ from vgtools.cli import run
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
-from vgtools.io.written import FORMAT, seal
-from vgtools.models.sealed import END
+from vgtools.io.written import END, FORMAT, seal
 from vgtools.systems.attention_probes import scores
 from vgtools.systems.attention_probes.text import ProbeTexts
 

@@ -502,6 +502,7 @@ PAIRS = (
     Pair("vokenize: index × matcher", "vokenize", made_with("vg.json", "matcher")),
     Pair("vokenize: index × index", _PARTS, made_with("vg2.json", "matcher")),
     Pair("vokenize: captions × index", "vokenize-control", lines("captions.jsonl"), SAME),
+    Pair("vokenize: features × index", "vokenize-centroid", features("feats"), SAME),
     Pair("retrieve: index × word vectors", _SCENE, features("associated/words")),
     Pair("show: vokens × index", "show-page", lines("vg.ids")),
     Pair("show: vokens × ids", "show-sheet", lines("vg.ids")),

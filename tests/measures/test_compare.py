@@ -47,6 +47,24 @@ def test_values_are_those_of_scipy_and_differences_those_of_the_paired_bootstrap
     assert gain["p"] == expected_gain.p
 
 
+def test_a_difference_of_single_runs_is_never_significant() -> None:
+    dice = np.random.default_rng(0)
+    gold = dice.normal(size=200)
+    items = GoldItems(
+        name="x", kind="norms", statistic="pearson", keys=[*map(str, range(200))], gold=gold
+    )
+    found = [gold + dice.normal(0, s, 200) for s in (9, 9, 0.1, 0.1)]
+    rows = ({"a": [0], "b": [2]}, {"a": [0, 1], "b": [2]}, {"a": [0, 1], "b": [2, 3]})
+    for names, sure in zip(rows, (False, False, True), strict=True):
+        (change,) = [
+            record["difference"]
+            for record in compare([Measured(items, found)], names, 1000)
+            if "difference" in record
+        ]
+        assert change["p"] < 0.05
+        assert change["significant"] is sure
+
+
 def test_all_differences_are_corrected_together() -> None:
     records = compare([measured("x"), measured("y")], {"a": [0], "b": [1], "c": [2]}, 200)
     gains = sorted((r["difference"] for r in records if "difference" in r), key=lambda d: d["p"])

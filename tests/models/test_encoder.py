@@ -327,6 +327,15 @@ def test_the_format_of_a_run_is_sealed(tmp_path: Path) -> None:
         runs.read_run(tmp_path, "matcher")
 
 
+def test_a_negative_number_of_heads_is_refused(tmp_path: Path) -> None:
+    folder = save_tiny_bert(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    for heads in (-1, -2):
+        (folder / "config.json").write_text(json.dumps(config | {"num_attention_heads": heads}))
+        with pytest.raises(DataError, match=f'"num_attention_heads": .* at least 1, got {heads}'):
+            load_encoder(str(folder))
+
+
 def test_more_layers_than_any_encoder_has_are_refused_before_they_are_built(tmp_path: Path) -> None:
     for load, folder in ((load_encoder, save_tiny_bert(tmp_path)), (load_teacher, tmp_path / "c")):
         if load is load_teacher:

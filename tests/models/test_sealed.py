@@ -19,7 +19,7 @@ from tests.models.test_encoder import save_tiny_bert
 from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, sha256_file
-from vgtools.io.written import seal
+from vgtools.io.written import END, seal
 from vgtools.models import runs, sealed
 from vgtools.models.encoder import load_encoder, load_masked_lm, load_with_head
 from vgtools.models.references import fingerprint, load_tokenizer, read_weights
@@ -65,7 +65,7 @@ def reseal(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
     body = json.loads((run / "run.json").read_text())
     del body["sha256"]
     change(body)
-    (run / "run.json").write_bytes(dumps(body | {"sha256": seal(body, sealed.END)}))
+    (run / "run.json").write_bytes(dumps(body | {"sha256": seal(body, END)}))
 
 
 def test_run_json_names_every_file_of_the_run(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def test_a_teacher_without_transformers_has_the_same_states(tmp_path: Path) -> N
         {"num_attention_heads": 3},
         {"vocab_size": "many"},
         {"layer_norm_eps": None},
+        {"hidden_act": ["gelu"]},
+        {"num_attention_heads": []},
     ],
     ids=str,
 )

@@ -18,6 +18,7 @@ from vgtools import __version__, cli
 from vgtools.io.errors import Exit
 from vgtools.io.files import sha256_file
 from vgtools.io.records import record_of
+from vgtools.io.written import END, seal
 
 CAPTIONS = "".join(f"{n}.jpg#{k}\tA {w} dog runs.\n" for n, w in enumerate("red old") for k in "01")
 
@@ -230,6 +231,8 @@ def record(path: str, argv: list[str], *files: str, **more: Any) -> None:
     """Write a record by hand."""
     facts = {name: {"sha256": "0" * 64} for name in files}
     body = {"format": 1, "vg": __version__, "argv": argv, "files": facts, **more}
+    if path.endswith("run.json"):
+        body["sha256"] = seal(body, END)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_bytes(json.dumps(body).encode())
 
@@ -313,6 +316,20 @@ def test_what_a_package_or_hub_holds_is_not_missing(
     made, _ = said(capsys, "v.jsonl", "--makefile")
     assert "v.jsonl: t.txt" in made
     assert not [line for line in made if "ln -s" in line and "emoji" in line]
+
+
+def test_a_chain_of_steps_is_followed_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for n in range(600):
+        Path(f"{n}.jsonl").write_text("{}\n")
+        words = ["vg", "revokenize", f"{n + 1}.jsonl", "-t", "x", "-o", f"{n}.jsonl"]
+        record(f"{n}.json", words, f"{n}.jsonl")
+    assert cli.run(["lineage", "0.jsonl"]) == Exit.DATA
+    refused(capfd, "0.jsonl: was made in more than 200 steps", "vg lineage 201.jsonl shows")
+    assert cli.run(["lineage", "400.jsonl"]) == 0
+    assert capfd.readouterr().out.count("vg revokenize") == 200
 
 
 def test_bad_records_are_refused_and_those_of_others_left_alone(

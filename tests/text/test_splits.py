@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,51 @@ def test_rows_to_evaluate_on_are_not_learned_from(
     refused(capfd, f"rows.jsonl:3: \"split\" is '{split}'", 'select(.split == "train")')
 
 
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "npy"])
+def test_vokens_from_a_pipe_keep_the_split_of_their_text(
+    tiny: Path, tmp_path: Path, form: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """On stdout there is no manifest to count the rows to refuse."""
+    texts = tmp_path / "texts.jsonl"
+    splits = ("train", "test", None, "val")
+    rows = [{"text": "bam bet"} | ({"split": name} if name else {}) for name in splits]
+    texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    encoder = str(tiny / "encoder")
+    args = ["--index", str(tiny / "vg.faiss"), "--device", "cpu", "-q"]
+    assert cli.run(["vokenize", str(texts), *args]) == 0
+    printed = capfdbinary.readouterr().out
+    assert [json.loads(line).get("split") for line in printed.splitlines()] == [*splits]
+    piped = tmp_path / "piped.jsonl"
+    piped.write_bytes(printed)
+    carried = tmp_path / f"carried.{form}"
+    assert cli.run(["revokenize", str(piped), "-q", "-t", encoder, "-o", str(carried)]) == 0
+    assert json.loads(carried.with_suffix(".json").read_text())["held_out"] == 2
+    assert cli.run(["revokenize", str(piped), "-q", "-t", encoder]) == 0
+    (tmp_path / "printed.jsonl").write_bytes(capfdbinary.readouterr().out)
+    for path, why in (
+        (piped, "piped.jsonl:2: \"split\" is 'test'"),
+        (tmp_path / "printed.jsonl", "printed.jsonl:2: \"split\" is 'test'"),
+        (carried, "has vokens of 2 texts of splits to evaluate on"),
+    ):
+        with pytest.raises(DataError, match=re.escape(why)):
+            pack(str(path), tmp_path / "packed", load_tokenizer(encoder), train=True)
+
+
+def test_no_vocabulary_or_cluster_is_learned_from_rows_to_evaluate_on(
+    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts.jsonl"
+    rows = [{"text": "bam bet", "split": split} for split in ("train", "dev")]
+    texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    encoder = str(tiny / "encoder")
+    for words in (
+        ["tokenizer", str(texts), "--vocabulary", "30", "-o", str(tmp_path / "bpe")],
+        ["clusters", str(texts), "-e", encoder, "-k", "2", "-o", str(tmp_path / "c.faiss")],
+    ):
+        assert cli.run(["prepare", *words]) == Exit.DATA
+        refused(capfd, "texts.jsonl:2: \"split\" is 'dev'")
+
+
 def test_other_splits_and_none_are_learned_from() -> None:
     for split in ("train", "restval", "unlabelled", "", None, 3):
         refuse_held_out({"split": split}, "x.jsonl", 1)
@@ -102,7 +148,7 @@ def test_no_task_is_fine_tuned_on_examples_to_evaluate_on(tmp_path: Path, task: 
 def test_vokens_of_texts_to_evaluate_on_are_not_learned_from(
     tiny: Path, tmp_path: Path, form: str
 ) -> None:
-    """Voken rows have no split; what their manifest says follows them to another tokenizer."""
+    """What the manifest of vokens says follows them to another tokenizer."""
     tokenizer = load_tokenizer(str(tiny / "encoder"))
     for name, held_out in (("test", 2), ("train", None)):
         texts = tmp_path / f"{name}.jsonl"

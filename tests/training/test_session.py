@@ -480,14 +480,30 @@ def test_a_part_that_a_killed_worker_left_keeps_no_sign(tmp_path: Path) -> None:
     assert not [*(tmp_path / "seed-1").iterdir()]
 
 
-def test_a_restart_discards_the_network_of_a_step_that_a_kill_left(tmp_path: Path) -> None:
+def test_a_restart_keeps_a_network_of_a_step_that_the_run_does_not_name(tmp_path: Path) -> None:
+    """The user may have copied it, with its mark, and changed it; after a kill it may be vg's."""
     folder = finished(tmp_path / "run")
     (folder / "step-7").mkdir()
     (folder / "step-7" / "model.safetensors").write_text("weights")
     (folder / "step-7" / "complete").write_text("f" * 64)
     parts = (r"step-\d+", r"part-\d+")
+    with pytest.raises(DataError, match=r"step-7/\w.*: exists, and vg does not know it") as error:
+        TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=parts)
+    assert error.value.code == Exit.CANNOT_CREATE
+    assert (folder / "step-7" / "model.safetensors").read_text() == "weights"
+    shutil.rmtree(folder / "step-7")
     TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=parts).discard_former()
-    assert not (folder / "step-7").exists()
+    assert not (folder / "run.json").exists()
+
+
+def test_a_restart_keeps_weights_that_the_run_does_not_name(tmp_path: Path) -> None:
+    """A run whose system has no weights of its own writes no such file."""
+    folder = finished(tmp_path / "run")
+    (folder / "toy.safetensors").write_text("mine")
+    with pytest.raises(DataError, match=r"toy\.safetensors: exists, and vg does not") as error:
+        TrainingRun(folder, "toy", {"a": 1}, restart=True)
+    assert error.value.code == Exit.CANNOT_CREATE
+    assert (folder / "toy.safetensors").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["encoder", "part-1"])

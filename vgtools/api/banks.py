@@ -198,7 +198,7 @@ def vokenize(
 
     Args:
         texts: a text, or any number: a list, a generator, an open file, whose line ends do not
-            count. A row with a "text" counts as its text.
+            count. A row with a "text" counts as its text; its "split" is kept.
         index: the bank, from `open_index`.
         k: images per token, best first.
         min_score: score below which a token gets no voken, -1.

@@ -539,6 +539,8 @@ def plan_without_writing(
 
 
 def _folder_of(path: str) -> str:
+    if re.match("(file|local|memory):", path):
+        raise DataError("expected a folder without file:, or a store", path, code=Exit.USAGE)
     return path.rstrip("/") if is_url(path) else os.path.realpath(path)
 
 

@@ -118,7 +118,8 @@ def measure(
     from --against with interval and p: paired, by bootstrap over the items that all encoders know,
     p_holm corrected for all differences printed. Runs ROW/seed-0, ROW/seed-1, … are one row, which
     ROW names, worth their mean: with two or more per row other seeds count as chance, with one p is
-    of these very models. --grounding divides items by their words.
+    of these very models, and no difference counts as significant. --grounding divides items by
+    their words.
 
     -o writes items that a later call compares with others', without the encoders.
 

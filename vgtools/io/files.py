@@ -168,7 +168,12 @@ def read_value(path: str | Path, expected: str) -> Any:
     refuse_special(path, f"{expected} in a file")
     with open_read(path) as stream:
         try:
-            return orjson.loads(read_small(stream, path))
+            value = orjson.loads(read_small(stream, path))
+            # orjson reads 1,024 levels and writes 254.
+            orjson.dumps(value)
+            return value
+        except TypeError:
+            raise DataError(f"is nested too deeply; expected {expected}", path) from None
         except (*BROKEN_STREAM, orjson.JSONDecodeError) as error:
             raise DataError(f"not valid JSON ({error}); expected {expected}", path) from None
 

@@ -15,7 +15,7 @@ from vgtools.io.errors import DataError
 from vgtools.io.files import read_value
 from vgtools.io.forms import check_form
 from vgtools.io.names import file_of, is_shards, is_stream, manifest_path
-from vgtools.io.written import check_format
+from vgtools.io.written import END, check_format, unseal
 
 _DEEPEST = 3  # folders between a file of a run and its run.json: RUN/seed-1/model/config.json
 _looks_like = own.begins(b'{"format":', b'{\n  "format":')
@@ -113,6 +113,8 @@ def _read(file: Path) -> Record | None:
     if not isinstance(body, dict) or not {"argv", "files"} <= body.keys():
         return None
     check_format(body, file)
+    if file.name == "run.json":
+        unseal(dict(body), file, "restore it from a copy, or create the artifact again", END)
     check_form(body, _FORM, file, "create the artifact again")
     return Record(file, body) if body["argv"] and body["files"] else None
 

@@ -46,6 +46,13 @@ def file_hash(path: str | Path) -> str:
     return sha256
 
 
+def have_same_content(one: str | Path, other: str | Path) -> bool:
+    """Return whether two files have the same bytes; pipes, folders and URLs have none."""
+    if not (os.path.isfile(one) and os.path.isfile(other)):
+        return False
+    return os.path.getsize(one) == os.path.getsize(other) and file_hash(one) == file_hash(other)
+
+
 @contextmanager
 def noting() -> Iterator[dict[Stamp, str]]:
     """Collect the sha256 of every file that is hashed meanwhile."""

@@ -72,6 +72,9 @@ def check_hash(
         raise DataError(f"{why}; {way_out}", path)
 
 
+END = b"\n"  # of run.json, which its seal is of as well
+
+
 def seal(body: Mapping[str, Any], end: bytes = b"") -> str:
     """Return the sha256 of a JSON object and an `end`, which is stored with it as "sha256"."""
     return hashlib.sha256(json_bytes(body) + end).hexdigest()

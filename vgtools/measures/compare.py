@@ -65,7 +65,8 @@ def compare(
         its 95 % interval `low` to `high`, and `difference` from the first row with `low`, `high`,
         `p`, `over_runs` (both rows have several runs: other seeds count as chance), or else
         `items_for_point`, the items with which a difference of one point would be found in four of
-        five tries, and `p_holm`, corrected for the number of all differences. `group` is `all`,
+        five tries, and `p_holm`, corrected for the number of all differences; `significant` is
+        False without `over_runs`. `group` is `all`,
         `grounded` or `other` where it is known which items are grounded, or the name of a group of
         the evaluation's own; `majority` is the share of the most frequent class.
 
@@ -100,7 +101,11 @@ def compare(
             first = next(iter(rows))
             for name, values in _statistics(items, kept, runs, first, samples, seed).items():
                 records.append({**facts, "encoder": name, **counts, **values})
-    holm([record["difference"] for record in records if "difference" in record])
+    changes = [record["difference"] for record in records if "difference" in record]
+    holm(changes)
+    for change in changes:
+        # A p of single runs is of these very models, not of others like them.
+        change["significant"] = change.get("significant", False) and change["over_runs"]
     return records
 
 

@@ -2,6 +2,9 @@
 
 Axes: W words, P pairs, D dimensions.
 
+Pairs that share a word are not independent, but bootstrapped as if they were: under no difference
+p < 0.05 in 7 to 8 % of draws with MEN's pairs per word, in 17 % with 1,000 pairs of 100 words.
+
 Source: Finkelstein et al. 2002 (WordSim-353); Hill, Reichart & Korhonen 2015 (SimLex-999).
 """
 

@@ -92,8 +92,8 @@ def read_items(paths: Sequence[str]) -> tuple[list[Measured], list[str]]:
             here = own.get(name, "")
             before, other = sources.setdefault(name, (here, path))
             if before != here or (other != path and not here):
-                why = f"{name} is of other items than in {other}, or of others that all encoders"
-                why = f"{why} know (sha256 {here}, there {before})"
+                why = f"{name} is of other items than in {other}, in another order, or of others"
+                why = f"{why} that all encoders know (sha256 {here}, there {before})"
                 if not (here and before):  # a file of an earlier version
                     lacking = other if here else path
                     why = f"{name} may be of other items than in {other}: {lacking} has no sha256"

@@ -170,17 +170,23 @@ def _config_in(folder: Path) -> dict[str, Any]:
 
 
 def check_layers(config: Mapping[str, Any], folder: Path) -> None:
-    """Refuse a model of more layers than any encoder has, before transformers builds them.
+    """Refuse a model with numbers of layers or heads that no encoder has.
 
-    It builds them before it reads a weight: a damaged number would take hours, or all memory.
+    transformers builds the layers before it reads a weight: a damaged number would take hours, or
+    all memory.
 
     Raises:
-        DataError: there are more than `MOST_LAYERS` (65).
+        DataError: there are more layers than `MOST_LAYERS`, or no heads (65).
     """
     for part in (config, config.get("text_config"), config.get("vision_config")):
-        layers = part.get("num_hidden_layers") if isinstance(part, dict) else None
+        values = part if isinstance(part, dict) else {}
+        layers, heads = map(values.get, ("num_hidden_layers", "num_attention_heads"))
+        why = ""
         if isinstance(layers, int) and layers > MOST_LAYERS:
             why = f'"num_hidden_layers": expected at most {MOST_LAYERS}, got {layers}'
+        elif isinstance(heads, int) and heads < 1:
+            why = f'"num_attention_heads": expected at least 1, got {heads}'
+        if why:
             raise DataError(f"{why}; save the model again", folder / "config.json")
 
 

@@ -16,7 +16,7 @@ from vgtools.io.files import dumps, versions
 from vgtools.io.names import public
 from vgtools.io.own import atomic_write
 from vgtools.io.process import command_line
-from vgtools.io.written import FORMAT, seal
+from vgtools.io.written import END, FORMAT, seal
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import (
     check_whole,
@@ -27,7 +27,6 @@ from vgtools.models.references import (
     write_safetensors,
 )
 from vgtools.models.sealed import (
-    END,
     check_written,
     claim_run,
     digests,

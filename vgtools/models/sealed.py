@@ -13,8 +13,9 @@ from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import read_json, sha256_file
 from vgtools.io.forms import check_form
-from vgtools.io.written import check_file, check_format, unseal
+from vgtools.io.written import END, check_file, check_format, unseal
 
+TOKENIZER = "tokenizer"  # kind of the run of vg prepare tokenizer
 KEPT = "step-"  # the names of a run's folders that hold the encoder of a step start with this
 # The files that vg writes into a run, by their place in it or in one of its folders; all others are
 # the user's, also in these folders.
@@ -46,7 +47,6 @@ _FORM = {
 }
 
 
-END = b"\n"  # of run.json, which its seal is of as well
 is_run_json = own.begins(b'{"format":')
 
 
@@ -162,7 +162,8 @@ def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
 def run_of(folder: Path) -> tuple[Path, str] | None:
     """Return the finished run that a model's folder belongs to, and how names in it start there.
 
-    The folder is `RUN/encoder`, `RUN/teacher`, `RUN/step-N`, `RUN/seed-N/model`, or any other.
+    The folder is `RUN/encoder`, `RUN/teacher`, `RUN/step-N`, `RUN/seed-N/model`, the folder of a
+    tokenizer that vg learned, or any other.
     """
     real = Path(os.path.realpath(folder))
     if real.name in ("encoder", "teacher") or real.name.startswith(KEPT):
@@ -171,6 +172,9 @@ def run_of(folder: Path) -> tuple[Path, str] | None:
     elif real.name == "model" and real.parent.name.startswith("seed-"):
         run = real.parent.parent
         below = f"{real.parent.name}/model/"
+    elif (file := real / "run.json").is_file() and kind_of(file) == TOKENIZER:
+        run = real
+        below = ""
     else:
         return None
     return (run, below) if _is_run(run) else None

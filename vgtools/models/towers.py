@@ -253,7 +253,9 @@ def _shape_of(config: Mapping[str, Any]) -> SimpleNamespace:
     if kind == "clip":
         _refuse_if(any(map(config.get, _UNUSUAL)))
         width = {} if config.get("projection_dim") is None else {"projection_dim"}
-        values = dict(config.get("text_config") or {}) | {key: config[key] for key in width}
+        given = config.get("text_config") or {}
+        _refuse_if(not isinstance(given, Mapping))
+        values = dict(given) | {key: config[key] for key in width}
         kind = CLIP_TEXT
     known = _DEFAULTS.get(str(kind), _DEFAULTS["bert"])
     _refuse_if(kind not in (*BERT_SHAPED, CLIP_TEXT) or not isinstance(values, Mapping))
@@ -265,7 +267,7 @@ def _shape_of(config: Mapping[str, Any]) -> SimpleNamespace:
     for name, value in shape.items():
         least = 0 if name.endswith("_id") else 1
         whole = type(value) is int and value >= least
-        fits = {"hidden_act": value in _ACTIVATIONS, "layer_norm_eps": type(value) is float}
+        fits = {"hidden_act": value in [*_ACTIVATIONS], "layer_norm_eps": type(value) is float}
         _refuse_if(not fits.get(name, whole))
     _refuse_if(shape["hidden_size"] % shape["num_attention_heads"] != 0)
     return SimpleNamespace(model_type=kind, **shape)

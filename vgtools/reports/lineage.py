@@ -19,6 +19,7 @@ from vgtools.io.folders import LIST, Shards
 from vgtools.io.names import file_of, is_shards, is_unnamed, is_url
 from vgtools.io.records import Record, record_of
 
+_MOST_STEPS = 200
 # Runs of which commands note a hash that is of more than the run: times must do.
 _DERIVED = ("retriever", "visualbert")
 
@@ -106,8 +107,11 @@ class Lineage:
         self.nodes = dict[Path, Node]()
         self._add(record)
 
-    def _add(self, record: Record) -> None:
+    def _add(self, record: Record, depth: int = 0) -> None:
         """Add the artifact of a record, after all that it was made from."""
+        if depth > _MOST_STEPS:
+            why = f"was made in more than {_MOST_STEPS} steps, one after another"
+            raise DataError(f"{why}; vg lineage {shown(record.made)} shows the first", self.made)
         self._open.add(record.made)  # a record that was edited may name its own output
         node = Node(record=record)
         try:
@@ -128,10 +132,17 @@ class Lineage:
         for name, is_model in named:
             for path in _places(node.folder, name):
                 if path not in record.files and path != record.made:
-                    self._read(node, path, hashes, is_model)
+                    self._read(node, path, hashes, is_model, depth)
         self.nodes[record.made] = node
 
-    def _read(self, node: Node, path: Path, hashes: dict[Path, str | None], is_model: bool) -> None:
+    def _read(
+        self,
+        node: Node,
+        path: Path,
+        hashes: dict[Path, str | None],
+        is_model: bool,
+        depth: int,
+    ) -> None:
         """Add a file or folder that a command read."""
         assert node.record is not None  # a command read it
         source = record_of(path)
@@ -139,7 +150,7 @@ class Lineage:
             return  # another file that the same command wrote
         if source is not None:
             if source.made not in self._open:
-                self._add(source)
+                self._add(source, depth + 1)
             if _is_other(source, path, node.record):
                 node.changes.append(Change(shown(path), "made again"))
             path = source.made

@@ -708,9 +708,9 @@ def measure_tables(records: Sequence[Record]) -> list[Table]:
     seeds = any(record.get("difference", {}).get("over_runs") for record in records)
     remarks = [
         "±: half of the 95 % interval by bootstrap over items, of the difference from the first "
-        f"row where there is one; *: p < {SIGNIFICANT}, corrected by Holm's method for all "
-        "differences. "
-        + ("With several runs also for other seeds." if seeds else f"They are {THESE_MODELS}."),
+        f"row where there is one; *: p < {SIGNIFICANT} with several runs of both rows, whose seeds "
+        "count as chance too, corrected by Holm's method for all differences. "
+        + ("" if seeds else f"Single runs have no *: theirs are {THESE_MODELS}."),
         *([f"Left out, items that not all of them know: {unknown}."] if unknown else []),
     ]
     whole = [record for record in records if record.get("group", "all") == "all"]

@@ -147,13 +147,13 @@ class VokenAnswer(Answerer):
         self._at = lru_cache(_SETTINGS)(vokenizer.at)
 
     def read(self, window: Window) -> list[Any]:
-        """Return the rows, of which only the text counts."""
+        """Return the rows, of which the text and the "split" count."""
         return window.rows()
 
     def compute(self, items: Sequence[Any], settings: tuple[Any, ...]) -> list[bytes]:
         """Return the rows of vokens."""
         vokens = self._at(*settings)([row["text"] for row in items])
-        return [dumps(row) for row in vokens.rows()]
+        return [dumps(row) for row in vokens.rows(items)]
 
     def size(self, item: Any, settings: tuple[Any, ...]) -> int:
         """Return the characters of a text, more if every token has many images."""

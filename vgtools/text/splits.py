@@ -18,6 +18,12 @@ def is_held_out(row: Mapping[str, Any]) -> bool:
     return isinstance(split, str) and _HELD_OUT.match(split) is not None
 
 
+def split_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the "split" of a row, for the row that is made of it; {} where there is none."""
+    split = row.get("split")
+    return {"split": split} if isinstance(split, str) else {}
+
+
 def refuse_held_out(row: Mapping[str, Any], path: str | Path, line: int) -> None:
     """Refuse to learn from a row whose "split" is for validation or testing.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.streams import read_text_rows
+from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import special_ids
 
 if TYPE_CHECKING:
@@ -21,6 +23,20 @@ UNKNOWN = "<unk>"
 SPECIAL = (PAD, START, END, UNKNOWN)  # ids 0 to 3
 MASK = "<mask>"  # id 4, for masked language models
 _AT_ONCE = 4096  # texts that are tokenised at a time
+
+
+def both_sides(files: Iterable[str]) -> Iterator[str]:
+    """Yield the texts of files to learn from, each before its translation if it has one.
+
+    Raises:
+        DataError: as `read_text_rows`, or a row is of a split to evaluate on (65).
+    """
+    for file in files:
+        for number, row in enumerate(read_text_rows(file), 1):
+            refuse_held_out(row, file, number)
+            yield row["text"]
+            if isinstance(row.get("target"), str):
+                yield row["target"]
 
 
 def train_bpe(

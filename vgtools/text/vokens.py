@@ -292,7 +292,7 @@ def _columns(k: int) -> dict[str, Any]:
     """Return the columns of voken rows with k images per token."""
     each = {"vokens": int, "scores": float}
     lists = {key: [kind] if k == 1 else [[kind]] for key, kind in each.items()}
-    return {"text": str, "spans": [[int]], **lists}
+    return {"text": str, "spans": [[int]], **lists, "split": str}
 
 
 class VokenWriter:

@@ -446,11 +446,10 @@ class TrainingRun:
             info = read_run(self.path)
         except DataError:  # unfinished or damaged: names alone show whose a file is
             return
-        for file in own_files_below(self.path):
+        weights = self.path / f"{self.kind}.safetensors"
+        for file in [*own_files_below(self.path), *filter(Path.is_file, [weights])]:
             name = file.relative_to(self.path).as_posix()
-            # A kill leaves these: a checkpoint, or the network of a step that none names.
-            left = file.name in (_BEST, _CHECKPOINT) and is_checkpoint(file)
-            left = left or (name.startswith(KEPT) and (file.parent / "complete").is_file())
+            left = file.name in (_BEST, _CHECKPOINT) and is_checkpoint(file)  # by a kill
             if name not in {"run.json", *info["files"]} and not left:
                 raise own.not_ours(file)
         for name, facts in info["files"].items():

@@ -185,6 +185,23 @@ def test_rows_packed_files_and_a_pipe_give_the_same_weights(
     assert [hashes(tmp_path / name) == wanted for name in "bcd"] == [True, True, True]
 
 
+def test_evaluating_on_what_is_learned_from_is_noted(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"{__name__}.FAST", [flag for flag in FAST if flag != "-q"])
+    text = tmp_path / "text.txt"
+    text.write_text("a b c d\n" * 40)
+    copy = tmp_path / "copy.txt"
+    copy.write_bytes(text.read_bytes())
+    other = tmp_path / "other.txt"
+    other.write_text("a b c e\n" * 40)
+    valid = ["--valid", copy, "--valid", other, "--weight", "mlm=1", "--steps", 1]
+    assert pretrain(data, tmp_path / "run", *valid, file=text) == 0
+    said = capfd.readouterr().err
+    assert f"vg pretrain: {copy}: is to evaluate on, and also learned from\n" in said
+    assert f"{other}: is to evaluate on" not in said
+
+
 @pytest.mark.parametrize("way", ["signal", "kill"])
 def test_resumed_equals_unbroken(data: Path, tmp_path: Path, way: str) -> None:
     flags = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -103,9 +102,15 @@ def tokenizer(
     from vgtools.io.inputs import Inputs
     from vgtools.io.own import atomic_write, check
     from vgtools.io.process import command_line
-    from vgtools.io.streams import read_text_rows
-    from vgtools.io.written import FORMAT, seal
-    from vgtools.models.sealed import END, claim_run, digests, has_hash, kind_of, read_run
+    from vgtools.io.written import END, FORMAT, seal
+    from vgtools.models.sealed import (
+        TOKENIZER,
+        claim_run,
+        digests,
+        has_hash,
+        kind_of,
+        read_run,
+    )
     from vgtools.text import subwords
     from vgtools.text.tokens import tokenizer_fingerprint
 
@@ -116,20 +121,13 @@ def tokenizer(
     refuse_inputs((*written, folder / "run.json"), texts)
 
     def is_ours(file: Path) -> bool:
-        return kind_of(file) == "tokenizer"
+        return kind_of(file) == TOKENIZER
 
     claim_run(folder, "run.json", is_ours)
     check(folder / "run.json", is_ours)  # before any file is written
     inputs = Inputs(texts)
 
-    def both() -> Iterator[str]:
-        for file in texts:
-            for row in read_text_rows(file):
-                yield row["text"]
-                if isinstance(row.get("target"), str):
-                    yield row["target"]
-
-    learnt = subwords.train_bpe(both(), vocabulary, texts[0], mask)
+    learnt = subwords.train_bpe(subwords.both_sides(texts), vocabulary, texts[0], mask)
     names = dict(zip(("pad", "bos", "eos", "unk"), subwords.SPECIAL, strict=True))
     if mask:
         names |= {"mask": subwords.MASK, "cls": subwords.START, "sep": subwords.END}
@@ -144,7 +142,7 @@ def tokenizer(
         atomic_write(file, data)
     body: dict[str, Any] = {
         "format": FORMAT,
-        "kind": "tokenizer",
+        "kind": TOKENIZER,
         "inputs": inputs.entries,
         "fingerprint": tokenizer_fingerprint(learnt),
         "argv": command_line(),

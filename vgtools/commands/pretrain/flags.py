@@ -25,6 +25,7 @@ from vgtools.commands.options import (
     run_folder,
 )
 from vgtools.commands.topics import FIRST, Topic, page
+from vgtools.io.errors import plain
 from vgtools.io.settings import count, value
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ class PretrainFlags:
         """
         import torch
 
+        from vgtools.io.trust import have_same_content
         from vgtools.training import processes
         from vgtools.training.session import Session, pretrain, process_device
 
@@ -220,6 +222,9 @@ class PretrainFlags:
                     dtype=self.optimizer.dtype,
                     gradient_checkpointing=gradient_checkpointing,
                 )
+            for path in self.valid or ():
+                if any(have_same_content(path, other) for other in self.inputs):
+                    session.note(f"{plain(path)}: is to evaluate on, and also learned from")
             pretrain(session, system, self._config(), self.target.restart, keep_every)
 
     def _config(self) -> dict[str, Any]:

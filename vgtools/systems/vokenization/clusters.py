@@ -25,6 +25,7 @@ from vgtools.models.encoder import Encoder
 from vgtools.retrieval.index import bare_index
 from vgtools.systems.vokenization.states import StateEmbedding, config_of, fingerprint_of
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer
+from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import Tokens, tokenize, word_spans, written_words
 
 _PER_CLUSTER = 256  # tokens per cluster to fit on, by default; faiss takes no more
@@ -72,12 +73,18 @@ def draw_lines(windows: Iterable[Any], tokenizer: Any, least: int, seed: int) ->
         tokenizer: counts their tokens.
         least: tokens to draw.
         seed: decides which lines.
+
+    Raises:
+        DataError: a row is of a split to evaluate on (65).
     """
     rng = np.random.default_rng(seed)
     kept = list[tuple[float, int, int, str]]()  # a heap: minus the drawn number, line, tokens, text
     held = line = 0
     for window in windows:
-        texts = window.texts()
+        rows = window.rows()
+        for number, row in enumerate(rows, window.first):
+            refuse_held_out(row, window.path, number)
+        texts = [row["text"] for row in rows]
         sizes = np.diff(tokenize(tokenizer, texts).starts).tolist()
         drawn = rng.random(len(texts)).tolist()
         for text, size, number in zip(texts, sizes, drawn, strict=True):

@@ -20,6 +20,7 @@ from vgtools.io.errors import DataError
 from vgtools.io.helpers import spread
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece, Window, read_windows
+from vgtools.text.splits import is_held_out
 from vgtools.text.tokens import Tokens, span_iou_align, tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import (
     EncodedRows,
@@ -132,6 +133,7 @@ class CarriedRows(NamedTuple):
 
     rows: EncodedRows
     none: int  # tokens that overlap no token of the source
+    held_out: int  # rows of a split to evaluate on
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,8 @@ class RevokenizeStep:
                     draw(done.rows, self.draw)
                 except ValueError as error:
                     raise DataError(f"--draw: {error}", window.path, window.first) from None
-            return CarriedRows(encode(done.rows, done.tokens.ids, self.path, window), done.none)
+            rows = encode(done.rows, done.tokens.ids, self.path, window)
+            return CarriedRows(rows, done.none, sum(map(is_held_out, done.rows)))
 
 
 @dataclass(frozen=True)
@@ -188,8 +191,11 @@ class RevokenizeTask:
         step = RevokenizeStep(self.tokenizer, self.draw, out.path)
         with closing(spread(windows, step, self.helpers)) as steps:
             for window, done in steps:
-                out.append(done.rows, none=done.none, replaced=window.replaced)
+                held_out = {"held_out": done.held_out} if done.held_out else {}
+                out.append(done.rows, none=done.none, replaced=window.replaced, **held_out)
                 out.commit(window.digest)
                 yield int(done.rows.lengths.sum())
         made_by = {"ref": self.ref, "sha256": self.config["tokenizer_sha256"]}
-        out.finish(tokenizer=made_by, **self.facts)
+        # A count of the rows themselves replaces the one in their manifest.
+        facts = {key: value for key, value in self.facts.items() if key not in out.counts}
+        out.finish(tokenizer=made_by, **facts)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,7 +48,7 @@ from vgtools.systems.vokenization.dual import (
 )
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, at_context, load_matcher
 from vgtools.systems.vokenization.states import StateEmbedding, open_states
-from vgtools.text.splits import is_held_out
+from vgtools.text.splits import is_held_out, split_of
 from vgtools.text.tokens import (
     Tokens,
     WindowTokenizer,
@@ -219,22 +219,28 @@ class Vokens(NamedTuple):
     vokens: Array  # (T, k) int32, -1 without
     scores: Array  # (T, k) float32 relevance or probability, four decimals
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row per sentence, in order; with k > 1 the entries are lists of k."""
+    def rows(self, given: Sequence[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
+        """Return one row per sentence, in order; with k > 1 the entries are lists of k.
+
+        Args:
+            given: the rows of the input, whose "split" is kept.
+        """
         vokens = self.vokens
         scores = self.scores
         if vokens.shape[1] == 1:
             vokens = vokens[:, 0].copy()
             scores = scores[:, 0].copy()
         edges = self.tokens.starts.tolist()
+        splits = repeat({}, len(self.texts)) if given is None else map(split_of, given)
         return [
             {
                 "text": text,
                 "spans": self.tokens.spans[a:b],
                 "vokens": vokens[a:b],
                 "scores": scores[a:b],
+                **split,
             }
-            for text, (a, b) in zip(self.texts, pairwise(edges), strict=True)
+            for text, (a, b), split in zip(self.texts, pairwise(edges), splits, strict=True)
         ]
 
 
@@ -525,11 +531,12 @@ class VokenizeTask:
                 if measured and self.agreed is None:
                     self.agreed = agreement(self.worker, done.texts[:_SAMPLE])
                 counts = {"replaced": step.replaced} if self.searched else {}
-                # Voken rows have no "split": their manifest counts the rows to refuse.
-                held_out = sum(map(is_held_out, step.rows()))
+                # The packed form has no "split": its manifest counts the rows to refuse.
+                given = step.rows()
+                held_out = sum(map(is_held_out, given))
                 if held_out:
                     counts["held_out"] = held_out
-                out.write(done.rows(), done.tokens.ids, step, **counts)
+                out.write(done.rows(given), done.tokens.ids, step, **counts)
                 out.commit(step.digest)
                 yield len(done.tokens.ids)
         out.finish(**self.facts())
