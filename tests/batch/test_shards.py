@@ -539,6 +539,32 @@ def test_a_shard_that_the_user_edited_is_kept_when_it_is_made_again(
     assert run(folder, text) == run(folder, text), "nothing else is made again"
 
 
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("what", ["data", "commit", "shards.jsonl", "plan.json"])
+def test_a_pipe_in_a_folder_of_shards_is_never_waited_for(
+    tmp_path: Path, what: str, restart: bool
+) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.npy"
+    text.write_bytes(TEXT)
+    run(folder, text)
+    place = {**damages(folder)}.get(what, folder / what)
+    place.unlink()
+    os.mkfifo(place)
+    before = sorted(folder.iterdir())
+    if what == "data" and not restart:
+        run(folder, text)
+        assert place.is_file()
+        assert Path(f"{place}.damaged").is_fifo()
+    elif what == "commit" and not restart:
+        assert run(folder, text) is not None, "of a complete folder the list counts"
+    else:
+        why = "no plan.json" if what == "plan.json" else "is a pipe|is a link or another kind"
+        with pytest.raises(DataError, match=why) as error:
+            run(folder, text, restart=restart)
+        assert error.value.code in (Exit.DATA, Exit.CANNOT_CREATE)
+        assert sorted(folder.iterdir()) == before
+
+
 @pytest.mark.parametrize("url", ["file://{0}/o.npy/", "local://{0}/o.npy/", "memory://o.npy/"])
 def test_a_url_of_this_machine_is_no_place_for_shards(tmp_path: Path, url: str) -> None:
     text = tmp_path / "a.txt"

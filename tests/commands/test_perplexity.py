@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,17 @@ def perplexity(
     out = capfd.readouterr()
     assert out.err == ""
     return [json.loads(line) for line in out.out.splitlines()]
+
+
+def test_a_model_without_finite_losses_is_refused(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(data / "encoder", tmp_path / "e")
+    config = tmp_path / "e" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"layer_norm_eps": -50.0}))
+    args = ["perplexity", data / "c.jsonl", *QUICK, "-e", tmp_path / "e"]
+    assert cli.run([str(a) for a in args]) == Exit.DATA
+    refused(capfd, f"{tmp_path}/e: computes a loss that is not a number")
 
 
 def test_a_plain_language_model_gets_what_its_own_loss_says(

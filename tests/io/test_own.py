@@ -94,11 +94,15 @@ def test_of_a_tree_only_the_named_files_go(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    (tmp_path / "model/link.safetensors").symlink_to(tmp_path / "old")
+    ours = re.compile(r"(model/)?model\.safetensors|link\.safetensors")
+    link = tmp_path / "model/link.safetensors"
+    link.symlink_to(tmp_path / "old")
+    with pytest.raises(DataError, match=r"link\.safetensors: is a link or another kind of file"):
+        own.remove_tree(tmp_path / "model", ours)
+    assert all((tmp_path / name).exists() for name in names)
+    link.unlink()
     for folder in ("model", "old"):
-        own.remove_tree(
-            tmp_path / folder, re.compile(r"(model/)?model\.safetensors|link\.safetensors")
-        )
+        own.remove_tree(tmp_path / folder, ours)
     assert [p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*"))] == [
         "model",
         "model/mine",

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from vgtools.io.files import dumps, sha256_file
 from vgtools.io.written import END, seal
 from vgtools.models import runs, sealed
 from vgtools.models.encoder import load_encoder, load_masked_lm, load_with_head
-from vgtools.models.references import fingerprint, load_tokenizer, read_weights
+from vgtools.models.references import fingerprint, load_tokenizer, read_weights, resolve
 from vgtools.systems.vokenization.matcher import load_matcher
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -81,6 +82,18 @@ def test_run_json_names_every_file_of_the_run(tmp_path: Path) -> None:
         "metrics.jsonl",
     } < info["files"].keys()
     sealed.check_files(run, info)
+
+
+def test_an_edited_backbone_of_a_run_is_refused(tmp_path: Path) -> None:
+    run = save_run(tmp_path)
+    shutil.copytree(run / "encoder", run / "backbone")
+    name = "backbone/model.safetensors"
+    facts = {"sha256": sha256_file(run / name)}
+    reseal(run, lambda body: body["files"].update({name: facts}))
+    assert resolve(str(run / "backbone"), ["*"]) == run / "backbone"
+    flip(run / name)
+    with pytest.raises(DataError, match=rf"{name}: is damaged or from another run"):
+        resolve(str(run / "backbone"), ["*"])
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -48,7 +48,7 @@ SYSTEMS = {
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("split", ["test", "dev", "val2014"])
+@pytest.mark.parametrize("split", ["test", "dev", "val2014", " Test", "minival"])
 def test_rows_to_evaluate_on_are_not_learned_from(
     folder: Path,
     tmp_path: Path,

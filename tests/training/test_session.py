@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import signal
 import sys
@@ -394,7 +395,7 @@ def test_a_changed_file_of_a_finished_run_is_refused_and_without_it_a_restart_st
     file.unlink()
     file.symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_bytes(data)
-    with pytest.raises(DataError, match=f"{name}: exists, and vg does not know it"):
+    with pytest.raises(DataError, match=f"{name}: is a link or another kind of file"):
         TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",))
     file.unlink()
     with pytest.raises(DataError, match=f"{name}: is missing; .* --restart") as error:
@@ -494,6 +495,38 @@ def test_a_restart_keeps_a_network_of_a_step_that_the_run_does_not_name(tmp_path
     shutil.rmtree(folder / "step-7")
     TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=parts).discard_former()
     assert not (folder / "run.json").exists()
+
+
+@pytest.mark.parametrize("how", ["folder", "link", "dead link", "link to a folder", "pipe"])
+@pytest.mark.parametrize(
+    "name", ["toy.safetensors", "part-1/config.json", "encoder/fusion.json", "step-7/complete"]
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_restart_removes_nothing_where_something_else_has_the_name_of_a_file(
+    tmp_path: Path, how: str, name: str, whole: bool
+) -> None:
+    folder = finished(tmp_path / "run")
+    if not whole:
+        (folder / "run.json").write_text('{"format":1,"kind":"toy","a')
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes").write_text("mine")
+    place = folder / name
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    targets = {"link": mine / "notes", "dead link": mine / "none", "link to a folder": mine}
+    if how == "folder":
+        place.mkdir()
+    elif how == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(targets[how])
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DataError, match=f"{name}: is a link or another kind of file") as error:
+        parts = (r"part-\d+", r"step-\d+")
+        TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=parts)
+    assert error.value.code == Exit.CANNOT_CREATE
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_restart_keeps_weights_that_the_run_does_not_name(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 from vgtools.io import own, remote
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.files import is_manifest
-from vgtools.io.names import PLAN, is_url
+from vgtools.io.names import PLAN, is_url, refuse_special
 from vgtools.io.own import atomic_write, sync_dir
 
 PRIVATE = r"\.(plan|shards|\d+)(\.json)?\.[^/]+\.\d+\.[0-9a-f]{8}(\..*)?"
@@ -137,7 +137,10 @@ def write_beside(path: str, data: bytes) -> None:
 def read(path: str) -> bytes | None:
     """Return a small file; None if it is not there."""
     try:
-        return remote.read(path) if is_url(path) else Path(path).read_bytes()
+        if is_url(path):
+            return remote.read(path)
+        refuse_special(path)
+        return Path(path).read_bytes()
     except FileNotFoundError:
         return None
     except DataError as error:

@@ -448,7 +448,7 @@ def _is_ours(folder: str, name: str) -> bool:
     if folder.rstrip("/").endswith(".npy"):
         names = [f"{data[1]}-{data[2]}.{ending}" for ending in _BESIDE]
     try:
-        hashes = [file_hash(file) for file in map(path.with_name, names) if file.exists()]
+        hashes = [file_hash(file) for file in map(path.with_name, names) if file.is_file()]
         fits = name in names and _short_hash(hashes) == data[2]
         return fits or own.Known(_committed(path.with_name(f"{data[1]}.json")))(path)
     except FileNotFoundError:  # another process has removed it
@@ -629,7 +629,13 @@ def read_plan(file: str) -> dict[str, Any] | None:
 
 
 def remove_shards(folder: str) -> None:
-    """Remove a folder's shards and manifest, and last the plan, the proof that vg wrote it."""
+    """Remove a folder's shards and manifest, and last the plan, the proof that vg wrote it.
+
+    Raises:
+        DataError: something else than a file has the name of one (73); nothing is removed.
+    """
+    if not is_url(folder):
+        own.check_tree(Path(folder), re.compile(places.OURS))
     places.remove(manifest_of(folder), is_manifest)
     named = filter(partial(re.fullmatch, places.OURS), places.sizes(folder))
     # A shard's files prove one another, so that all are looked at before one is removed. After a

@@ -113,7 +113,8 @@ def measure(
     that captions and features agree on; unbiased linear CKA; each next to permuted photos, and the
     difference: looks are mostly words that share photos, permuted or not.
 
-    Encoders read a text between their special tokens, left out of means; vectors are centred.
+    Encoders read a text between their special tokens, left out of means; vectors are centred,
+    but not for neighbours.
     Prints one record per file and encoder: the statistic with its 95 % interval, and the difference
     from --against with interval and p: paired, by bootstrap over the items that all encoders know,
     p_holm corrected for all differences printed. Runs ROW/seed-0, ROW/seed-1, … are one row, which

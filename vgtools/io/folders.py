@@ -19,7 +19,7 @@ import orjson
 
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.forms import FILES, SIZE, fault_in, read_small
-from vgtools.io.names import ending_of, is_url, manifest_of, real_folder
+from vgtools.io.names import ending_of, is_url, manifest_of, real_folder, refuse_special
 from vgtools.io.remote import file_size, open_url
 from vgtools.io.written import check_file
 
@@ -155,4 +155,7 @@ class Shards:
 
 def open_file(path: str) -> BinaryIO:
     """Open a file for reading, here or at a URL."""
-    return open_url(path) if is_url(path) else open(path, "rb")
+    if is_url(path):
+        return open_url(path)
+    refuse_special(path)
+    return open(path, "rb")

@@ -289,6 +289,17 @@ def take_made() -> Path | None:
     return _made.pop() if _made else None
 
 
+def check_tree(folder: Path, ours: re.Pattern[str]) -> None:
+    """Refuse links, pipes and folders at the places in a folder where vg writes files.
+
+    Raises:
+        DataError: there is one (73).
+    """
+    for path in folder.rglob("*"):
+        if ours.fullmatch(path.relative_to(folder).as_posix()):
+            check(path, lambda _: True)
+
+
 def remove_tree(folder: str | Path, ours: re.Pattern[str] | None = None) -> None:
     """Remove a folder that is vg's, by its name or by the folder that it is in.
 
@@ -298,7 +309,7 @@ def remove_tree(folder: str | Path, ours: re.Pattern[str] | None = None) -> None
             their folders. By default all go.
 
     Raises:
-        DataError: it is not vg's, or a link (73).
+        DataError: it is not vg's, or a link, or as `check_tree` (73); nothing is removed.
     """
     folder = Path(folder)
     if folder.is_symlink():  # the next file there would be in a folder of the user's
@@ -307,6 +318,8 @@ def remove_tree(folder: str | Path, ours: re.Pattern[str] | None = None) -> None
         return
     if not is_temporary(folder) and not is_claimed(folder / "x"):
         raise not_ours(folder)
+    if ours:
+        check_tree(folder, ours)
     # In reverse order the contents of a folder come before the folder, which is empty by then.
     for file in sorted(folder.rglob("*"), reverse=True):
         if file.is_dir() and not file.is_symlink():

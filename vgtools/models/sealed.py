@@ -162,11 +162,11 @@ def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
 def run_of(folder: Path) -> tuple[Path, str] | None:
     """Return the finished run that a model's folder belongs to, and how names in it start there.
 
-    The folder is `RUN/encoder`, `RUN/teacher`, `RUN/step-N`, `RUN/seed-N/model`, the folder of a
-    tokenizer that vg learned, or any other.
+    The folder is `RUN/encoder`, `RUN/teacher`, `RUN/backbone`, `RUN/step-N`,
+    `RUN/seed-N/model`, the folder of a tokenizer that vg learned, or any other.
     """
     real = Path(os.path.realpath(folder))
-    if real.name in ("encoder", "teacher") or real.name.startswith(KEPT):
+    if real.name in ("encoder", "teacher", "backbone") or real.name.startswith(KEPT):
         run = real.parent
         below = f"{real.name}/"
     elif real.name == "model" and real.parent.name.startswith("seed-"):

@@ -9,7 +9,8 @@ from typing import Any
 
 from vgtools.io.errors import DataError
 
-_HELD_OUT = re.compile(r"(dev|val|test|eval)", re.IGNORECASE)  # dev_matched, val2014, testA
+# dev_matched, val2014, testA, minival.
+_HELD_OUT = re.compile(r"\s*(mini[ _-]?)?(dev|val|test|eval)", re.IGNORECASE)
 
 
 def is_held_out(row: Mapping[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """Voken rows on disk: the writer of `vokenize` and `revokenize`, and the reader that checks them.
 
 Rows, one per line: `{"text": …, "spans": [[s, e], …], "vokens": [row, …], "scores": [relevance,
-…]}`, further keys kept. Spans are code points of the raw sentence. A voken of -1 means none, its
-score is 0. With k > 1 the entries of `vokens` and `scores` are lists of k.
+…]}`, further keys kept, such as "split". Spans are code points of the raw sentence. A voken of -1
+means none, its score is 0. With k > 1 the entries of `vokens` and `scores` are lists of k.
 
 Packed, `-o X.npy`: `X.npy` holds an int32 (tokens, 2) array of [token id, voken], one row after the
 other; `X.rows.npy` holds an int64 (rows,) array of where each row ends in it: row i is `X[ends[i -

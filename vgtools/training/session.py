@@ -436,17 +436,21 @@ class TrainingRun:
 
         Raises:
             DataError: a file that the run does not name has the name of one of vg's, or one that it
-                names has changed, or is a link, or a folder is a link (73).
+                names has changed, or a link, pipe or folder has the name of one (73).
         """
         for folder in self.path.glob("*/"):
             named = folder.name in NETWORKS or any(re.fullmatch(x, folder.name) for x in parts)
             if named and folder.is_symlink():
                 raise own.planted(folder)
+            if named:
+                own.check_tree(folder, RUN_FILE)
+        weights = self.path / f"{self.kind}.safetensors"
+        own.check(weights, lambda _: True)
+        own.check_tree(self.path, RUN_FILE)
         try:
             info = read_run(self.path)
         except DataError:  # unfinished or damaged: names alone show whose a file is
             return
-        weights = self.path / f"{self.kind}.safetensors"
         for file in [*own_files_below(self.path), *filter(Path.is_file, [weights])]:
             name = file.relative_to(self.path).as_posix()
             left = file.name in (_BEST, _CHECKPOINT) and is_checkpoint(file)  # by a kill

@@ -303,6 +303,9 @@ def score(
         device: device of the model.
         advance: called with the number of texts done.
 
+    Raises:
+        DataError: a loss is not a finite number (65).
+
     Source: Sileo 2021, section 4.1 and table 2: the mean over masked words.
     """
     texts = examples.texts
@@ -314,6 +317,9 @@ def score(
     for numbers in np.array_split(order, -(-count // batch_size)):
         (batch,) = examples.collate(numbers, None, 1, device, rows=rows[numbers])
         losses = model.losses(batch).double().cpu().numpy()
+        if not np.isfinite(losses).all():
+            why = "computes a loss that is not a number: its weights or its config.json are damaged"
+            raise DataError(why, model.ref)
         places = batch.masked.cpu().numpy()
         length = batch.ids.shape[1]
         text = numbers[places // length]
