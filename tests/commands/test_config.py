@@ -22,6 +22,7 @@ from vgtools.commands.topics import Command
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.process import command_line
 from vgtools.io.settings import count, value
+from vgtools.io.written import END, seal
 
 seen: list[Any] = []
 
@@ -232,7 +233,7 @@ def test_a_record_chooses_the_sub_command(
     monkeypatch.chdir(tmp_path)
     argv = ["/usr/bin/vg", "pretrain", "xdbert", "none.txt", "--encoder", "e", "-o", "r"]
     body = {"format": 1, "files": {"a": {}}, "argv": argv, "versions": {"vgtools": "0"}}
-    Path("run.json").write_bytes(json.dumps(body).encode())
+    Path("run.json").write_bytes(json.dumps(body | {"sha256": seal(body, END)}).encode())
     assert cli.run(["pretrain", "--config", "run.json"]) == Exit.USAGE
     assert "vg pretrain xdbert --help" in capfd.readouterr().err, "--teacher is missing"
     assert cli.run(["pretrain", "clip", "--config", "run.json"]) == Exit.USAGE

@@ -83,6 +83,10 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         # What no command reads of a complete folder of shards: commits and notes.
         expected = {key: value for key, value in expected.items() if key != name}
         path.unlink(missing_ok=True)
+    mended = space.tree().get(name) == expected.get(name) != before.get(name)
+    if done.code == 0 and mended and re.search(r"/\d{6}-[0-9a-f]{8}\.[^/]+$", name):
+        # Data of a shard are made again; somebody may have edited the old ones.
+        expected = expected | ({f"{name}.damaged": before[name]} if name in before else {})
     if done.code == 0:
         changes = difference(space.tree(manifest), data_of(expected) if manifest else expected)
         if changes == f"changed: {name}" and case.reader:
