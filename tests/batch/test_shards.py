@@ -583,6 +583,10 @@ def test_a_file_of_the_user_in_the_place_of_a_record_is_not_replaced(tmp_path: P
     with pytest.raises(DataError, match="vg does not know it for its own") as error:
         run(folder, text)
     assert error.value.code == Exit.CANNOT_CREATE
+    before = sorted(folder.iterdir())
+    with pytest.raises(DataError, match=r"000001\.json: exists, and vg does not know it"):
+        run(folder, text, restart=True)
+    assert sorted(folder.iterdir()) == before
     assert (folder / "000001.json").read_text() == "mine"
     (folder / "000001.json").unlink()
     run(folder, text, part=(1, 2))

@@ -529,6 +529,27 @@ def test_a_restart_removes_nothing_where_something_else_has_the_name_of_a_file(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_restart_keeps_a_part_of_an_unfinished_run_that_has_changed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run = TrainingRun(folder, "toy", {"a": 1})
+    part = folder / "part-1" / "model.safetensors"
+    part.parent.mkdir()
+    part.write_text("part")
+    run.keep("part-1")
+    run.save()
+    parts = (r"part-\d+",)
+    TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=parts)
+    part.write_text("mine")
+    with pytest.raises(DataError, match="remove it and make the run again with --restart"):
+        TrainingRun(folder, "toy", {"a": 1}, parts=parts)
+    with pytest.raises(DataError, match="vg does not know it for its own") as error:
+        TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=parts)
+    assert (error.value.code, error.value.file) == (Exit.CANNOT_CREATE, part)
+    part.unlink()
+    TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=parts).discard_former()
+    assert not folder.exists() or not any(folder.iterdir())
+
+
 def test_a_restart_keeps_weights_that_the_run_does_not_name(tmp_path: Path) -> None:
     """A run whose system has no weights of its own writes no such file."""
     folder = finished(tmp_path / "run")

@@ -514,12 +514,12 @@ def open_folder(
     _check_folder(path, folder, sources)
     if not is_url(path):
         check_manifest(manifest_path(folder), [Path(folder)])
+    planned = _plan_for(config, sources)
     if restart:
-        remove_shards(folder)
+        remove_shards(folder, len(planned(shard_size or default_size)))
     if not is_url(path):
         with file_errors(folder, reading=False):
             os.makedirs(folder, exist_ok=True)
-    planned = _plan_for(config, sources)
     plan, before = _planned(folder, planned, shard_size, default_size)
     plan.check_same(before, path)
     return ShardedOutput(folder, plan)
@@ -628,14 +628,23 @@ def read_plan(file: str) -> dict[str, Any] | None:
     return plan
 
 
-def remove_shards(folder: str) -> None:
+def remove_shards(folder: str, count: int = 0) -> None:
     """Remove a folder's shards and manifest, and last the plan, the proof that vg wrote it.
 
+    Args:
+        folder: the folder, or its URL.
+        count: number of shards that are to be made in it.
+
     Raises:
-        DataError: something else than a file has the name of one (73); nothing is removed.
+        DataError: a link or pipe has the name of one, or a file of the user's the name of a commit
+            (73); nothing is removed.
     """
     if not is_url(folder):
         own.check_tree(Path(folder), re.compile(places.OURS))
+        for name in places.sizes(folder):
+            commit = re.fullmatch(r"(\d{6,})\.json", name)
+            if name == LIST or (commit and int(commit[1]) < count):
+                own.check(os.path.join(folder, name), _IS_COMMIT)
     places.remove(manifest_of(folder), is_manifest)
     named = filter(partial(re.fullmatch, places.OURS), places.sizes(folder))
     # A shard's files prove one another, so that all are looked at before one is removed. After a

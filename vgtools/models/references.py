@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -317,6 +318,27 @@ def fingerprint(tensors: Mapping[str, Tensor] | nn.Module) -> str:
             if tensor.numel():
                 digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def start_of(model: Any, sha256: str | None = None) -> str:
+    """Return the sha256 of weights and their settings, which a training that resumes compares.
+
+    A fingerprint is of weights alone; the same weights under another config.json compute something
+    else.
+
+    Args:
+        model: a network with a `config`.
+        sha256: the fingerprint of the weights, if it is known.
+    """
+    config = model.config
+    values = config.to_dict() if hasattr(config, "to_dict") else vars(config)
+    kept = {k: v for k, v in values.items() if not (k.startswith("_") or k in _OF_A_FILE)}
+    settings = json.dumps(kept, sort_keys=True, default=str)
+    return hashlib.sha256(f"{sha256 or fingerprint(model)} {settings}".encode()).hexdigest()
+
+
+# Entries of a config.json about how it was written, which change no number.
+_OF_A_FILE = ("architectures", "dtype", "torch_dtype", "transformers_version")
 
 
 @contextlib.contextmanager

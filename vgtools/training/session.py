@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import config_difference, dumps, sha256_file
+from vgtools.io.forms import fault_in
 from vgtools.io.inputs import Inputs
 from vgtools.io.own import atomic_write
 from vgtools.io.process import Lock, Progress, Stop, remove_left
@@ -323,6 +324,18 @@ class PartSession(Session):
 # ------------------------------------------------------------------------------------- run folders
 
 
+def noted_parts(checkpoint: Path) -> dict[str, str]:
+    """Return the files that a checkpoint notes, name in the run -> sha256; {} if it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(checkpoint, "pt") as file:
+            parts = json.loads(file.metadata()["vg"])["notes"].get("parts", {})
+    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, OSError):
+        return {}
+    return parts if not fault_in(parts, {str: str}) else {}
+
+
 class TrainingRun:
     """The folder of one training: resumes the same configuration, refuses another.
 
@@ -449,7 +462,11 @@ class TrainingRun:
         own.check_tree(self.path, RUN_FILE)
         try:
             info = read_run(self.path)
-        except DataError:  # unfinished or damaged: names alone show whose a file is
+        except DataError:  # unfinished or damaged
+            for name, sha256 in noted_parts(self._checkpoint).items():
+                file = self.path / name
+                if file.exists() and sha256_file(file) != sha256:
+                    raise own.not_ours(file) from None
             return
         for file in [*own_files_below(self.path), *filter(Path.is_file, [weights])]:
             name = file.relative_to(self.path).as_posix()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+import hashlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,13 +100,12 @@ def tokenizer(
     """
     from vgtools.io.files import dumps, refuse_inputs, versions
     from vgtools.io.inputs import Inputs
-    from vgtools.io.own import atomic_write, check
+    from vgtools.io.own import atomic_write, check, remove
     from vgtools.io.process import command_line
     from vgtools.io.written import END, FORMAT, seal
     from vgtools.models.sealed import (
         TOKENIZER,
         claim_run,
-        digests,
         has_hash,
         kind_of,
         read_run,
@@ -128,18 +127,17 @@ def tokenizer(
     inputs = Inputs(texts)
 
     learnt = subwords.train_bpe(subwords.both_sides(texts), vocabulary, texts[0], mask)
-    names = dict(zip(("pad", "bos", "eos", "unk"), subwords.SPECIAL, strict=True))
-    if mask:
-        names |= {"mask": subwords.MASK, "cls": subwords.START, "sep": subwords.END}
-    facts = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    facts |= {f"{name}_token": token for name, token in names.items()}
-    contents = (dumps(facts), learnt.to_str(pretty=True).encode())
+    facts = dumps(_names_of_marks(mask))
+    contents = {written[0]: facts, written[1]: learnt.to_str(pretty=True).encode()}
     former = read_run(folder)["files"] if (folder / "run.json").exists() else {}
-    for file, data in zip(written, contents, strict=True):
-        # A call that was killed may have written the file without the record of it.
-        check(file, partial(has_hash, former.get(file.name, {}).get("sha256"), data))
-    for file, data in zip(written, contents, strict=True):
-        atomic_write(file, data)
+
+    def is_former(file: Path) -> bool:
+        return has_hash(former.get(file.name, {}).get("sha256"), contents[file], file)
+
+    for file in written:
+        check(file, is_former)
+    for file in written:
+        remove(file, is_former)
     body: dict[str, Any] = {
         "format": FORMAT,
         "kind": TOKENIZER,
@@ -147,11 +145,25 @@ def tokenizer(
         "fingerprint": tokenizer_fingerprint(learnt),
         "argv": command_line(),
         "versions": versions(),
-        "files": digests(folder, written),
+        "files": {f.name: {"sha256": hashlib.sha256(contents[f]).hexdigest()} for f in written},
     }
+    # First, so that after a kill the files that it names are known for vg's.
     atomic_write(folder / "run.json", dumps(body | {"sha256": seal(body, END)}), is_ours)
+    for file, data in contents.items():
+        atomic_write(file, data)
     size = learnt.get_vocab_size()
     fewer = (
         f" (the texts have no more than that, below {vocabulary:,})" if size < vocabulary else ""
     )
     note("prepare", f"{size:,} entries in {output}{fewer}")
+
+
+def _names_of_marks(mask: bool) -> dict[str, str]:
+    """Return the tokenizer_config.json of transformers."""
+    from vgtools.text import subwords
+
+    names = dict(zip(("pad", "bos", "eos", "unk"), subwords.SPECIAL, strict=True))
+    if mask:
+        names |= {"mask": subwords.MASK, "cls": subwords.START, "sep": subwords.END}
+    facts = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    return facts | {f"{name}_token": token for name, token in names.items()}

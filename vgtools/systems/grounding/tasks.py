@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
+from vgtools.io.forms import SIZE, check_form
 from vgtools.io.own import atomic_write
 from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder, save_pretrained
@@ -108,6 +109,15 @@ def _find(bank: WordBank, texts: Sequence[str]) -> Array:
     return np.where(found.rows >= 0, bank.rows[found.rows], -1)
 
 
+# The entries of a run that finds images.
+_FINDING = {
+    KIND: {"images": SIZE, "regions": (int, bool)},
+    "index": dict,
+    "backbone": dict,
+}
+_WAY_OUT = "make the run again with --restart"
+
+
 def open_images(
     ref: str, feats: str | None, index: str | None, choice: Choice
 ) -> GroundedTextImages:
@@ -125,6 +135,7 @@ def open_images(
             than the run's (65).
     """
     info = read_run(ref, KIND)
+    check_form(info, {KIND: {"strategy": str}}, Path(ref, "run.json"), _WAY_OUT)
     shape = info[KIND]
     strategy = shape["strategy"]
     given = [name for name, file in (("--feats", feats), ("--index", index)) if file is not None]
@@ -136,6 +147,7 @@ def open_images(
     if len(given) < 2:
         why = f"was trained with {strategy!r}: expected --index FILE and --feats X.npy"
         raise DataError(why, ref, code=Exit.USAGE)
+    check_form(info, _FINDING, Path(ref, "run.json"), _WAY_OUT)
     trained = info["index"]
     # Images have to be found as in pretraining, whatever the defaults are now.
     search = {key: trained[key] for key in ("clusters", "tagger") if key in trained}
