@@ -463,10 +463,12 @@ class TrainingRun:
         try:
             info = read_run(self.path)
         except DataError:  # unfinished or damaged
-            for name, sha256 in noted_parts(self._checkpoint).items():
-                file = self.path / name
-                if file.exists() and sha256_file(file) != sha256:
-                    raise own.not_ours(file) from None
+            # A seed of a run has a checkpoint of its own.
+            for checkpoint in self.path.rglob(_CHECKPOINT):
+                for name, sha256 in noted_parts(checkpoint).items():
+                    file = checkpoint.parent / name
+                    if file.exists() and sha256_file(file) != sha256:
+                        raise own.not_ours(file) from None
             return
         for file in [*own_files_below(self.path), *filter(Path.is_file, [weights])]:
             name = file.relative_to(self.path).as_posix()
