@@ -100,6 +100,21 @@ def test_vokens_from_a_pipe_keep_the_split_of_their_text(
             pack(str(path), tmp_path / "packed", load_tokenizer(encoder), train=True)
 
 
+@pytest.mark.parametrize("names", [("dev", "train"), ("train", "dev"), ("dev", "dev")])
+def test_a_conversion_of_a_text_to_evaluate_on_is_not_learned_from(
+    tiny: Path, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    """A cache, or what a killed run left, may hold it."""
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(f'{{"text": "bam bet", "split": "{name}"}}\n' for name in names))
+    tokenizer = load_tokenizer(str(tiny / "encoder"))
+    assert len(pack(str(texts), tmp_path / "packed", tokenizer)) == 1
+    line = names.index("dev") + 1
+    for _ in range(2):
+        with pytest.raises(DataError, match=rf"texts\.jsonl:{line}: \"split\" is 'dev'"):
+            pack(str(texts), tmp_path / "packed", tokenizer, train=True)
+
+
 def test_no_vocabulary_or_cluster_is_learned_from_rows_to_evaluate_on(
     tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

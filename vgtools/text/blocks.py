@@ -248,9 +248,11 @@ def pack(
     with file_errors(folder, reading=False):
         own.make_folder(folder, parents=True)
     # The name follows from input and tokenizer, so that a resumed run finds its conversion, and a
-    # run with another tokenizer does not take it.
+    # run with another tokenizer does not take it; nor one that would learn from a text of which
+    # splits to evaluate on were not refused.
     place = os.fsencode(Path(path).resolve())
-    key = hashlib.sha256(place + f" {fingerprint}".encode()).hexdigest()[:16]
+    use = f" {fingerprint}{' train' if train else ''}"
+    key = hashlib.sha256(place + use.encode()).hexdigest()[:16]
     target = folder / f"{key}.npy"
     # Only one process of a run checks the files; it has made the conversion before the others ask.
     if not trusted() and _convert(path, target, tokenizer, fingerprint, train, progress):
