@@ -109,11 +109,18 @@ def _request(rng: random.Random, port: int) -> Iterator[bytes]:
     yield body
 
 
+# The answer of the HTTP library, whole or in chunks.
+_INVALID = (
+    b"Invalid HTTP request received.",
+    b"1e\r\nInvalid HTTP request received.\r\n0\r\n\r\n",
+)
+
+
 def _fault(said: bytes, method: bytes) -> tuple[str, str]:
     """Judge an answer; it may be missing where a request is not HTTP, or lacks its end."""
     head, _, body = said.partition(b"\r\n\r\n")
     status = head.split(b" ")[1] if head.startswith(b"HTTP/1.1 ") else b""
-    if not said or (status == b"400" and body == b"Invalid HTTP request received."):
+    if not said or (status == b"400" and body in _INVALID):
         return "", ""
     if not status or status == b"500":
         return "internal", said[:300].decode("latin-1")
