@@ -29,6 +29,7 @@ from vgtools.models.references import (
     safetensors_files,
     unusable,
 )
+from vgtools.models.sealed import check_model
 
 _MAX_SIDE = 4096  # pixels; timm's largest input has 1,280
 _INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box", "hamming")
@@ -55,7 +56,8 @@ def load_backbone(ref: str, *, device: str = "cpu", dtype: str = "float32") -> B
     or directory of a dual encoder, whose image side is taken.
 
     Raises:
-        DataError: unknown name (usage), missing (66, 69), damaged or pickled weights (65).
+        DataError: unknown name (usage), missing (66, 69), damaged or pickled weights, or a run's
+            backbone that has changed since (65).
     """
     chosen_device = pick_device(device)
     chosen_dtype = pick_dtype(dtype)
@@ -69,6 +71,7 @@ def load_backbone(ref: str, *, device: str = "cpu", dtype: str = "float32") -> B
     elif ref.startswith("builtin:"):
         model = _builtin_backbone(ref)
     elif Path(ref).is_dir():
+        check_model(Path(ref))
         model = _saved_backbone(Path(ref))
     elif ref.startswith("hf-hub:"):
         files = ["config.json", "*.safetensors"]
