@@ -48,7 +48,7 @@ SYSTEMS = {
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("split", ["test", "dev", "val2014", " Test", "minival"])
+@pytest.mark.parametrize("split", ["test", "dev", "val2014", " Test", "minival", "held-out"])
 def test_rows_to_evaluate_on_are_not_learned_from(
     folder: Path,
     tmp_path: Path,
@@ -128,6 +128,14 @@ def test_no_vocabulary_or_cluster_is_learned_from_rows_to_evaluate_on(
     ):
         assert cli.run(["prepare", *words]) == Exit.DATA
         refused(capfd, "texts.jsonl:2: \"split\" is 'dev'")
+
+
+@pytest.mark.parametrize(
+    "split", ["trial", "holdout", "held_out", "public_test", "x-val", "mini.val"]
+)
+def test_splits_of_many_names_are_not_learned_from(split: str) -> None:
+    with pytest.raises(DataError, match=re.escape(f'"split" is {split!r}')):
+        refuse_held_out({"split": split}, "x.jsonl", 1)
 
 
 def test_other_splits_and_none_are_learned_from() -> None:

@@ -9,8 +9,12 @@ from typing import Any
 
 from vgtools.io.errors import DataError
 
-# dev_matched, val2014, testA, minival.
-_HELD_OUT = re.compile(r"\s*(mini[ _-]?)?(dev|val|test|eval)", re.IGNORECASE)
+# dev_matched, val2014, testA, minival, held-out, trial, public_test; not restval.
+_HELD_OUT = re.compile(
+    r"\s*(mini[ ._-]?)?(dev|val|test|eval|trial|(held|hold)[ _-]?out)"
+    r"|.*[ _-](dev|val|valid|test)\s*$",
+    re.IGNORECASE,
+)
 
 
 def is_held_out(row: Mapping[str, Any]) -> bool:
