@@ -324,7 +324,7 @@ class PartSession(Session):
 # ------------------------------------------------------------------------------------- run folders
 
 
-def noted_parts(checkpoint: Path) -> dict[str, str]:
+def _noted_parts(checkpoint: Path) -> dict[str, str]:
     """Return the files that a checkpoint notes, name in the run -> sha256; {} if it is damaged."""
     from safetensors import SafetensorError, safe_open
 
@@ -465,7 +465,7 @@ class TrainingRun:
         except DataError:  # unfinished or damaged
             # A seed of a run has a checkpoint of its own.
             for checkpoint in self.path.rglob(_CHECKPOINT):
-                for name, sha256 in noted_parts(checkpoint).items():
+                for name, sha256 in _noted_parts(checkpoint).items():
                     file = checkpoint.parent / name
                     if file.exists() and sha256_file(file) != sha256:
                         raise own.not_ours(file) from None

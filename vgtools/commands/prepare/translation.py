@@ -103,13 +103,7 @@ def tokenizer(
     from vgtools.io.own import atomic_write, check, remove
     from vgtools.io.process import command_line
     from vgtools.io.written import END, FORMAT, seal
-    from vgtools.models.sealed import (
-        TOKENIZER,
-        claim_run,
-        has_hash,
-        kind_of,
-        read_run,
-    )
+    from vgtools.models.sealed import TOKENIZER, claim_run, has_hash, kind_of, read_run
     from vgtools.text import subwords
     from vgtools.text.tokens import tokenizer_fingerprint
 

@@ -22,17 +22,19 @@ from torch import Tensor, nn
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
-from vgtools.io.forms import SIZE, check_form
+from vgtools.io.forms import check_form
 from vgtools.io.own import atomic_write
 from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
 from vgtools.models.references import check_same, fingerprint, write_safetensors
+from vgtools.models.runs import as_config
 from vgtools.models.sealed import read_run
 from vgtools.systems.grounding.inputs import WordBank, check_words, open_sources
 from vgtools.systems.grounding.model import (
     KIND,
     GroundedEncoder,
+    GroundingConfig,
     no_slots,
     open_grounding,
 )
@@ -109,15 +111,6 @@ def _find(bank: WordBank, texts: Sequence[str]) -> Array:
     return np.where(found.rows >= 0, bank.rows[found.rows], -1)
 
 
-# The entries of a run that finds images.
-_FINDING = {
-    KIND: {"images": SIZE, "regions": (int, bool)},
-    "index": dict,
-    "backbone": dict,
-}
-_WAY_OUT = "make the run again with --restart"
-
-
 def open_images(
     ref: str, feats: str | None, index: str | None, choice: Choice
 ) -> GroundedTextImages:
@@ -135,9 +128,9 @@ def open_images(
             than the run's (65).
     """
     info = read_run(ref, KIND)
-    check_form(info, {KIND: {"strategy": str}}, Path(ref, "run.json"), _WAY_OUT)
-    shape = info[KIND]
-    strategy = shape["strategy"]
+    file = Path(ref, "run.json")
+    shape = as_config(GroundingConfig, info.get(KIND), KIND, file)
+    strategy = shape.strategy
     given = [name for name, file in (("--feats", feats), ("--index", index)) if file is not None]
     if strategy not in ASSOCIATIVE:
         if given:
@@ -147,18 +140,18 @@ def open_images(
     if len(given) < 2:
         why = f"was trained with {strategy!r}: expected --index FILE and --feats X.npy"
         raise DataError(why, ref, code=Exit.USAGE)
-    check_form(info, _FINDING, Path(ref, "run.json"), _WAY_OUT)
+    check_form(info, {"index": dict, "backbone": dict}, file, "make the run again with --restart")
     trained = info["index"]
     # Images have to be found as in pretraining, whatever the defaults are now.
     search = {key: trained[key] for key in ("clusters", "tagger") if key in trained}
-    sources = Sources(strategy, feats=feats, index=index, images=shape["images"], **search)
+    sources = Sources(strategy, feats=feats, index=index, images=shape.images, **search)
     pictures, bank = open_sources(sources)
     assert pictures is not None
     assert bank is not None
     check_same("backbone", pictures.backbone, info["backbone"], str(feats))
     check_words(bank, trained, str(index))
-    if pictures.regions != shape["regions"]:
-        count = f"{shape['regions']} regions per image"
+    if pictures.regions != shape.regions:
+        count = f"{shape.regions} regions per image"
         raise DataError(f"{feats} has one vector per image; it was trained with {count}", ref)
     return GroundedTextImages(pictures, bank, choice)
 
