@@ -489,82 +489,6 @@ def test_of_a_shard_that_is_made_again_a_kill_leaves_nothing(tmp_path: Path) -> 
     assert set(os.listdir(folder)) == names
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_a_damaged_shard_that_another_process_sets_aside_first_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
-    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
-    text.write_bytes(TEXT)
-    run(folder, text)
-    victim = damages(folder)["data"]
-    whole = victim.read_bytes()
-    flip(victim)
-    damaged = victim.read_bytes()
-    turn = shards._turn
-
-    def raced(target: str) -> AbstractContextManager[object]:
-        if victim.exists() and victim.read_bytes() == damaged:
-            victim.rename(f"{victim}.damaged")
-            if again:
-                victim.write_bytes(whole)
-        return turn(target)
-
-    monkeypatch.setattr("vgtools.batch.shards._turn", raced)
-    run(folder, text)
-    assert victim.read_bytes() == whole
-    assert Path(f"{victim}.damaged").read_bytes() == damaged
-
-
-@pytest.mark.parametrize("edited", [b"mine\n", b"x"])
-@pytest.mark.parametrize("complete", [False, True])
-@pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("name", ["o.jsonl", "o.npy"])
-def test_a_shard_that_the_user_edited_is_kept_when_it_is_made_again(
-    tmp_path: Path, edited: bytes, complete: bool, restart: bool, name: str
-) -> None:
-    text, folder = tmp_path / "a.txt", tmp_path / name
-    text.write_bytes(TEXT)
-    run(folder, text, part=(0, 1) if complete else (0, 2))
-    victims = sorted(folder.glob("000002-*"))
-    made = [victim.read_bytes() for victim in victims]
-    for victim, whole in zip(victims, made, strict=True):
-        victim.write_bytes(edited + whole[len(edited) :])
-    changed = [victim.read_bytes() for victim in victims]
-    # An unfinished run looks at sizes only.
-    victims[0].write_bytes(changed[0] + b"y")
-    assert run(folder, text, restart=restart) is not None
-    assert [victim.read_bytes() for victim in victims] == made
-    kept = [Path(f"{victim}.damaged").read_bytes() for victim in victims]
-    assert kept == [changed[0] + b"y", *changed[1:]]
-    assert run(folder, text) == run(folder, text), "nothing else is made again"
-
-
-@pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("what", ["data", "commit", "shards.jsonl", "plan.json"])
-def test_a_pipe_in_a_folder_of_shards_is_never_waited_for(
-    tmp_path: Path, what: str, restart: bool
-) -> None:
-    text, folder = tmp_path / "a.txt", tmp_path / "o.npy"
-    text.write_bytes(TEXT)
-    run(folder, text)
-    place = {**damages(folder)}.get(what, folder / what)
-    place.unlink()
-    os.mkfifo(place)
-    before = sorted(folder.iterdir())
-    if what == "data" and not restart:
-        run(folder, text)
-        assert place.is_file()
-        assert Path(f"{place}.damaged").is_fifo()
-    elif what == "commit" and not restart:
-        assert run(folder, text) is not None, "of a complete folder the list counts"
-    else:
-        why = "no plan.json" if what == "plan.json" else "is a pipe|is a link or another kind"
-        with pytest.raises(DataError, match=why) as error:
-            run(folder, text, restart=restart)
-        assert error.value.code in (Exit.DATA, Exit.CANNOT_CREATE)
-        assert sorted(folder.iterdir()) == before
-
-
 @pytest.mark.parametrize("url", ["file://{0}/o.npy/", "local://{0}/o.npy/", "memory://o.npy/"])
 def test_a_url_of_this_machine_is_no_place_for_shards(tmp_path: Path, url: str) -> None:
     text = tmp_path / "a.txt"
@@ -575,34 +499,13 @@ def test_a_url_of_this_machine_is_no_place_for_shards(tmp_path: Path, url: str) 
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_file_of_the_user_in_the_place_of_a_record_is_not_replaced(tmp_path: Path) -> None:
-    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
-    text.write_bytes(TEXT)
-    run(folder, text, part=(0, 2))
-    (folder / "000001.json").write_text("mine")
-    with pytest.raises(DataError, match="vg does not know it for its own") as error:
-        run(folder, text)
-    assert error.value.code == Exit.CANNOT_CREATE
-    before = sorted(folder.iterdir())
-    with pytest.raises(DataError, match=r"000001\.json: exists, and vg does not know it"):
-        run(folder, text, restart=True)
-    assert sorted(folder.iterdir()) == before
-    assert (folder / "000001.json").read_text() == "mine"
-    (folder / "000001.json").unlink()
-    run(folder, text, part=(1, 2))
-    (folder / "shards.jsonl").write_text("mine")
-    with pytest.raises(DataError, match="vg does not know it for its own"):
-        run(folder, text)
-    assert (folder / "shards.jsonl").read_text() == "mine"
-
-
 def damages(folder: Path) -> dict[str, Path]:
     data = sorted(path for path in folder.iterdir() if "-" in path.name)[2]
     return {"data": data, "commit": data.with_name(f"{data.name[:6]}.json")}
 
 
 @pytest.mark.parametrize("what", ["data", "commit"])
-@pytest.mark.parametrize("how", ["remove", "cut", "flip"])
+@pytest.mark.parametrize("how", ["remove", "cut", "flip", "rot"])
 @pytest.mark.parametrize("complete", [False, True])
 def test_a_damaged_shard_is_made_again_or_refused_where_it_is_read(
     tmp_path: Path, what: str, how: str, complete: bool
@@ -620,8 +523,11 @@ def test_a_damaged_shard_is_made_again_or_refused_where_it_is_read(
     else:
         middle = len(data) // 2
         flipped = bytes([data[middle] ^ 1])
-        tail = flipped + data[middle + 1 :] if how == "flip" else b""
+        tail = b"" if how == "cut" else flipped + data[middle + 1 :]
+        written = victim.stat().st_mtime_ns
         victim.write_bytes(data[:middle] + tail)
+        if how == "rot":
+            os.utime(victim, ns=(written, written - 10**9))
     task = Lengths()
     done = run(folder, text, task=task)
     assert done is not None
@@ -629,10 +535,10 @@ def test_a_damaged_shard_is_made_again_or_refused_where_it_is_read(
     if what == "commit" and complete:
         assert task.made == 0, "readers take the list"
     else:
-        # A flipped shard has its size: a run that does other shards does not look at it.
-        unseen = how == "flip" and what == "data" and not complete
+        # Size and time look right: a run that does other shards does not read it.
+        unseen = how == "rot" and what == "data" and not complete
         assert task.made == rest + (not unseen)
-    if what == "data" and how == "flip" and not complete:
+    if what == "data" and how == "rot" and not complete:
         with pytest.raises(DataError, match="is damaged: its sha256 is") as error:
             list(read_lines(folder))
         assert (error.value.code, error.value.file) == (Exit.DATA, str(victim))
@@ -717,80 +623,6 @@ def test_who_finds_its_files_swept_looks_for_the_commit(tmp_path: Path, name: st
     complete(output_of(folder, text), Slow())
     assert Shards(folder).files()
     assert read_manifest(folder)["rows"] == 50
-
-
-STRANGE = [
-    "000000-deadbeef.npy",
-    "000042-0badf00d.rows.npy",
-    "000042-0badf00d.jsonl",
-    "000001-deadbeef.ids",
-    "900007.json",
-]
-
-
-@pytest.mark.parametrize("name", ["o.jsonl", "o.npy"])
-@pytest.mark.parametrize("restart", [False, True])
-def test_files_of_the_user_with_the_names_of_shards_stay(
-    tmp_path: Path, name: str, restart: bool
-) -> None:
-    text, folder = tmp_path / "a.txt", tmp_path / name
-    text.write_bytes(TEXT)
-    run(folder, text)
-    expected = set(os.listdir(folder))
-    other = tmp_path / "b.txt"
-    other.write_bytes(TEXT[::-1])
-    run(tmp_path / f"other{name}", other)
-    late = [file for file in sorted((tmp_path / f"other{name}").iterdir()) if "-" in file.name]
-    for file in late:  # second tries are vg's: the names of a group fit their contents
-        (folder / file.name).write_bytes(file.read_bytes())
-    # A file next to a group has another ending, or is one that the hash does not know.
-    first = late[0].name.partition(".")[0]
-    mine = [*STRANGE, f"{first}.bak"]
-    for strange in mine:
-        (folder / strange).write_text("mine")
-    run(folder, text, restart=restart)
-    assert set(os.listdir(folder)) == expected | {*mine}
-    assert {(folder / strange).read_text() for strange in mine} == {"mine"}
-
-
-def test_a_restart_that_was_killed_leaves_shards_that_the_next_removes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text, folder = tmp_path / "a.txt", tmp_path / "o.npy"
-    text.write_bytes(TEXT)
-    run(folder, text)
-    calls = list[str]()
-    remove = places.remove
-
-    def killed(path: str, *ours: Any) -> None:
-        calls.append(path)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        remove(path, *ours)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(places, "remove", killed)
-        shards.remove_shards(str(folder))
-    shards.remove_shards(str(folder))
-    assert not any(folder.iterdir())
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_lock_of_the_user_is_refused_before_any_work(tmp_path: Path, restart: bool) -> None:
-    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
-    text.write_bytes(TEXT)
-    run(folder, text, part=(0, 2))
-    lock = folder / "shards.jsonl.lock"
-    lock.write_text("mine")
-    before = {file: file.read_bytes() for file in folder.iterdir()}
-    task = Lengths()
-    with pytest.raises(DataError, match=r"shards\.jsonl\.lock: exists, and vg") as error:
-        run(folder, text, task=task, restart=restart)
-    assert (error.value.code, task.made) == (Exit.CANNOT_CREATE, 0)
-    assert {file: file.read_bytes() for file in folder.iterdir()} == before
-    lock.write_text("process 1 on elsewhere\n[]\n")
-    assert run(folder, text, restart=restart) is not None
-    assert not lock.exists()
 
 
 def test_places_that_are_not_folders_of_shards_are_refused(tmp_path: Path) -> None:

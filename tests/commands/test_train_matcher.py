@@ -244,7 +244,7 @@ def test_hidden_states_kept_or_computed_again_give_the_same_losses(
 
 
 def test_hidden_states_in_files_serve_every_matcher_of_the_same_captions(
-    main: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    main: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main("-o", tmp_path / "plain")[0] == 0
     cache = ("--cache", tmp_path / "cache")
@@ -265,6 +265,14 @@ def test_hidden_states_in_files_serve_every_matcher_of_the_same_captions(
     assert weights(tmp_path / "other") != weights(tmp_path / "plain")
     assert main(*cache, "--layers", "1", "-o", tmp_path / "fewer")[0] == 0
     assert len(list(tmp_path.glob("cache/*"))) == 8
+    config = place / "encoder" / "config.json"
+    kept = config.read_text()
+    try:
+        config.write_text(json.dumps(json.loads(kept) | {"hidden_act": "relu"}))
+        assert main(*cache, "-o", tmp_path / "settings")[0] == 0
+    finally:
+        config.write_text(kept)
+    assert len(list(tmp_path.glob("cache/*"))) == 12, "another config.json has other states"
     body = bytearray(made[3].read_bytes())
     body[-1] ^= 1
     made[3].write_bytes(body)

@@ -166,6 +166,14 @@ def test_weights_that_are_no_numbers_are_named(tmp_path: Path, value: float) -> 
         assert "embeddings.LayerNorm.bias" in message
 
 
+def test_the_same_weights_under_another_config_are_another_backbone(tmp_path: Path) -> None:
+    folder = save_backbone(tmp_path / "net")
+    before = load_backbone(str(folder)).fingerprint
+    assert load_backbone(str(folder), dtype="bfloat16").fingerprint == before
+    change_json(folder / "config.json", mean=[0.1, 0.2, 0.3])
+    assert load_backbone(str(folder)).fingerprint != before
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -130,11 +130,34 @@ def test_no_vocabulary_or_cluster_is_learned_from_rows_to_evaluate_on(
         refused(capfd, "texts.jsonl:2: \"split\" is 'dev'")
 
 
+@pytest.mark.parametrize("control", ["frequent", "term-frequency", "centroid"])
+def test_no_control_is_learned_from_rows_to_evaluate_on(
+    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], control: str
+) -> None:
+    captions = tmp_path / "c.jsonl"
+    index = str(tiny / "vg.faiss")
+    image = (tiny / "vg.ids").read_text().split()[0]
+    rows = [{"image": image, "text": "bam bet", "split": split} for split in ("train", "dev")]
+    captions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "t.txt").write_text("bam\n")
+    args = ["vokenize", str(tmp_path / "t.txt"), "--index", index, "--captions", str(captions)]
+    if control == "centroid":
+        args += ["--feats", str(tiny / "feats.npy")]
+    assert cli.run([*args, "--control", control]) == Exit.DATA
+    refused(capfd, "c.jsonl:2: \"split\" is 'dev'")
+
+
 @pytest.mark.parametrize(
     "split", ["trial", "holdout", "held_out", "public_test", "x-val", "mini.val"]
 )
 def test_splits_of_many_names_are_not_learned_from(split: str) -> None:
     with pytest.raises(DataError, match=re.escape(f'"split" is {split!r}')):
+        refuse_held_out({"split": split}, "x.jsonl", 1)
+
+
+@pytest.mark.parametrize("split", [["test"], {"test": 1}, 0.5])
+def test_a_split_that_is_no_name_is_refused(split: Any) -> None:
+    with pytest.raises(DataError, match=r'x\.jsonl:1: "split": expected a name'):
         refuse_held_out({"split": split}, "x.jsonl", 1)
 
 

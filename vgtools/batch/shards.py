@@ -300,7 +300,24 @@ class ShardedOutput:
             and body["plan"] == self.plan.name
             and _by_name(body["input"]) == _by_name(storable(self._input(number)))
         )
-        return body if whole and _has_files(body, size) else None
+        return body if whole and _has_files(body, size) and not self._is_edited(body) else None
+
+    def _is_edited(self, record: Mapping[str, Any]) -> bool:
+        """Return whether data of a shard was written to after its commit, and has another hash.
+
+        Only files that are newer than the commit are read. A store at a URL is trusted.
+        """
+        if is_url(self.folder):
+            return False
+        try:
+            committed = os.stat(self._path(f"{self.stem(record['shard'])}.json")).st_mtime_ns
+            return any(
+                os.stat(path := self._path(name)).st_mtime_ns >= committed
+                and file_hash(path) != facts["sha256"]
+                for name, facts in record["files"].items()
+            )
+        except OSError:  # another process has renamed or removed it by now
+            return True
 
     # ------------------------------------------------------------------------------ all shards
 
@@ -343,8 +360,9 @@ class ShardedOutput:
         for number, record in enumerate(Shards(self.folder).records()):
             if number % part[1] != part[0]:
                 continue
-            for name, facts in record["files"].items():
-                if self._set_aside(name, own.Known({name: facts})):
+            ours = own.Known(record["files"])
+            for name in record["files"]:
+                if self._set_aside(name, ours):
                     damaged.add(number)
         return len(damaged)
 
@@ -516,7 +534,11 @@ def open_folder(
         check_manifest(manifest_path(folder), [Path(folder)])
     planned = _plan_for(config, sources)
     if restart:
-        remove_shards(folder, len(planned(shard_size or default_size)))
+        fresh = planned(shard_size or default_size)
+        remove_shards(folder, len(fresh))
+        # The plan is replaced, not removed: after a kill a folder without it would be nobody's.
+        if places.read(os.path.join(folder, PLAN)) is not None:
+            places.write(os.path.join(folder, PLAN), _sealed(fresh), places.is_ours)
     if not is_url(path):
         with file_errors(folder, reading=False):
             os.makedirs(folder, exist_ok=True)
@@ -579,11 +601,9 @@ def _sealed(plan: ShardPlan) -> bytes:
 
 def _is_begun(folder: str) -> bool:
     """Return whether a shard of a folder is there, or a process may be making one."""
-    names = places.sizes(folder)
-    idle = (
-        name for name in names if re.fullmatch(places.PRIVATE, name) and not places.is_held(name)
-    )
-    return bool(names.keys() - {PLAN, f"{LIST}.lock", *idle})
+    names = filter(partial(re.fullmatch, places.OURS), places.sizes(folder))
+    begun = (name for name in names if name not in (PLAN, f"{LIST}.lock"))
+    return any(not re.fullmatch(places.PRIVATE, name) or places.is_held(name) for name in begun)
 
 
 def _check_folder(path: str, folder: str, sources: Sequence[PlannedInput]) -> None:
@@ -629,7 +649,7 @@ def read_plan(file: str) -> dict[str, Any] | None:
 
 
 def remove_shards(folder: str, count: int = 0) -> None:
-    """Remove a folder's shards and manifest, and last the plan, the proof that vg wrote it.
+    """Remove a folder's shards and manifest; the plan stays, the proof that vg wrote the folder.
 
     Args:
         folder: the folder, or its URL.
@@ -648,8 +668,6 @@ def remove_shards(folder: str, count: int = 0) -> None:
     places.remove(manifest_of(folder), is_manifest)
     named = filter(partial(re.fullmatch, places.OURS), places.sizes(folder))
     # A shard's files prove one another, so that all are looked at before one is removed. After a
-    # kill the commit proves those that are left; as "-" sorts before ".", it goes after them. False
-    # sorts before True, so that the plan comes last.
-    ours = [name for name in named if _is_ours(folder, name)]
-    for name in sorted(ours, key=lambda name: (name == PLAN, name)):
+    # kill the commit proves those that are left; as "-" sorts before ".", it goes after them.
+    for name in sorted(name for name in named if name != PLAN and _is_ours(folder, name)):
         places.remove(os.path.join(folder, name))

@@ -23,10 +23,12 @@ from vgtools.models.references import (
     check_whole,
     fingerprint,
     hub_file,
+    identity_of,
     pick_device,
     pick_dtype,
     resolve,
     safetensors_files,
+    settings_of,
     unusable,
 )
 from vgtools.models.sealed import check_model
@@ -44,7 +46,7 @@ class Backbone:
     # timm's resolve_data_config: input_size, interpolation, mean, std, crop_pct, crop_mode.
     preprocessing: dict[str, Any]
     ref: str
-    fingerprint: str
+    fingerprint: str  # with the settings, if it is in a folder
     width: int  # D, channels of the last feature map
 
 
@@ -65,21 +67,27 @@ def load_backbone(ref: str, *, device: str = "cpu", dtype: str = "float32") -> B
         go_offline()
     from timm.data import resolve_data_config
 
+    folder: Path | None = None
     dual = _dual_images(ref)
     if dual is not None:
-        model, sha256 = dual
+        model, sha256, folder = dual
     elif ref.startswith("builtin:"):
         model = _builtin_backbone(ref)
     elif Path(ref).is_dir():
-        check_model(Path(ref))
-        model = _saved_backbone(Path(ref))
+        folder = Path(ref)
+        check_model(folder)
+        model = _saved_backbone(folder)
     elif ref.startswith("hf-hub:"):
         files = ["config.json", "*.safetensors"]
-        model = _saved_backbone(resolve(ref.removeprefix("hf-hub:"), files))
+        folder = resolve(ref.removeprefix("hf-hub:"), files)
+        model = _saved_backbone(folder)
     else:
         model = _timm_backbone(ref)
     # The fingerprint is taken before the dtype changes, so that it is the same for every dtype.
-    sha256 = fingerprint(model) if dual is None else sha256
+    if dual is None:
+        sha256 = fingerprint(model)
+    if folder is not None:
+        sha256 = identity_of(sha256, settings_of(folder))
     try:
         preprocessing = model.preprocessing if dual else resolve_data_config({}, model=model)
         width = int(model.num_features)
@@ -91,8 +99,10 @@ def load_backbone(ref: str, *, device: str = "cpu", dtype: str = "float32") -> B
     return Backbone(model, preprocessing, ref, sha256, width)
 
 
-def _dual_images(ref: str) -> tuple[Any, str] | None:
-    """Return the image side of a dual encoder and the fingerprint of both sides; None for others.
+def _dual_images(ref: str) -> tuple[Any, str, Path] | None:
+    """Return the image side of a dual encoder, the fingerprint of both sides, and its folder.
+
+    None for others.
 
     Raises:
         DataError: as `load_towers` and `DualImages`.
@@ -107,7 +117,7 @@ def _dual_images(ref: str) -> tuple[Any, str] | None:
         return None
     model, folder = load_towers(ref)
     sha256 = fingerprint(model)
-    return DualImages(model, folder), sha256
+    return DualImages(model, folder), sha256, folder
 
 
 def save_backbone(folder: Path, model: Any) -> None:

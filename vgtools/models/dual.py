@@ -42,6 +42,7 @@ from vgtools.models.references import (
     ENCODER_FILES,
     check_whole,
     fingerprint,
+    identity_of,
     load_network,
     load_tokenizer,
     pick_device,
@@ -49,6 +50,7 @@ from vgtools.models.references import (
     quiet_transformers,
     resolve,
     safetensors_files,
+    settings_of,
     unusable,
 )
 from vgtools.models.runs import as_config, open_run
@@ -82,7 +84,7 @@ class DualEncoder:
     photos: nn.Module | None  # features of `backbone` -> space; None: they are in the space already
     backbone: Mapping[str, Any]  # "ref" and "fingerprint" of the network of the features
     image_width: int  # D of these features
-    fingerprint: str  # fingerprint of all networks
+    fingerprint: str  # all networks, with their settings
     logits: Logits
 
 
@@ -123,12 +125,12 @@ def load_dual(ref: str, *, device: str = "cpu", dtype: str = "float32") -> DualE
     if (read := read_clip(folder, config, safetensors_files(folder))) is not None:
         model, weights = read
         check_whole(weights, [], folder)
-        sha256 = fingerprint(weights)
+        sha256 = identity_of(fingerprint(weights), settings_of(folder))
         scale = weights["logit_scale"]
         quicken(model)
     else:
         model = _towers(folder)
-        sha256 = fingerprint(model)
+        sha256 = identity_of(fingerprint(model), settings_of(folder))
         scale = model.logit_scale
         model.vision_model = None  # Its pictures were embedded by `vg extract-image-feats`.
     tokenizer = as_trained(load_tokenizer(str(folder)), folder)
@@ -241,6 +243,11 @@ class DualTexts(nn.Module):
                 raise DataError(why, folder / TOKENIZER_CONFIG)
             self._padding = int(padding)
             self._left = settings.get("padding_side", "right") == "left"
+
+    @property
+    def padding(self) -> tuple[int, int, bool]:
+        """The length that texts are padded to, or 0; with which token; whether on the left."""
+        return self._size, self._padding, self._left
 
     @property
     def device(self) -> torch.device:

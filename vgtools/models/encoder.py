@@ -26,12 +26,14 @@ from vgtools.models.references import (
     check_whole,
     fingerprint,
     from_pretrained,
+    identity_of,
     load_tokenizer,
     pick_device,
     pick_dtype,
     quiet_transformers,
     resolve,
     safetensors_files,
+    settings_of,
     unusable,
 )
 from vgtools.models.sealed import (
@@ -70,12 +72,18 @@ class Encoder:
     model: Any = field(repr=False)  # a transformers PreTrainedModel in eval mode
     tokenizer: Tokenizer = field(repr=False)
     ref: str
-    fingerprint: str
+    fingerprint: str  # the weights' alone
+    settings: str  # sha256 of its config.json: see `settings_of`
     width: int  # H
     layers: int  # L, without the embedding layer
     max_tokens: int  # maximum tokens of a sentence, special tokens not counted
     prefix: list[int]  # special ids before a sentence
     suffix: list[int]  # special ids after it
+
+    @property
+    def identity(self) -> str:
+        """The sha256 of weights and settings, without the tokenizer."""
+        return identity_of(self.fingerprint, self.settings)
 
 
 def load_encoder(
@@ -566,4 +574,7 @@ def as_encoder(
             config.model_type == "bert" and _has_regions(_config_in(Path(folder)))
         ):
             check_fingerprint(Path(folder), sha256)
-    return Encoder(model, tokenizer, ref, sha256, width, layers, max_tokens, prefix, suffix)
+    # The file itself counts: the defaults that transformers adds depend on its version.
+    settings = settings_of(config if folder is None else Path(folder))
+    sizes = (width, layers, max_tokens)
+    return Encoder(model, tokenizer, ref, sha256, settings, *sizes, prefix, suffix)

@@ -320,25 +320,39 @@ def fingerprint(tensors: Mapping[str, Tensor] | nn.Module) -> str:
     return digest.hexdigest()
 
 
-def start_of(model: Any, sha256: str | None = None) -> str:
-    """Return the sha256 of weights and their settings, which a training that resumes compares.
-
-    A fingerprint is of weights alone; the same weights under another config.json compute something
-    else.
+def identity_of(weights: str, settings: str) -> str:
+    """Return the sha256 of a network: the same weights compute something else under other settings.
 
     Args:
-        model: a network with a `config`.
-        sha256: the fingerprint of the weights, if it is known.
+        weights: their `fingerprint`.
+        settings: their `settings_of`.
     """
-    config = model.config
-    values = config.to_dict() if hasattr(config, "to_dict") else vars(config)
-    kept = {k: v for k, v in values.items() if not (k.startswith("_") or k in _OF_A_FILE)}
-    settings = json.dumps(kept, sort_keys=True, default=str)
-    return hashlib.sha256(f"{sha256 or fingerprint(model)} {settings}".encode()).hexdigest()
+    return hashlib.sha256(f"{weights} {settings}".encode()).hexdigest()
 
 
-# Entries of a config.json about how it was written, which change no number.
-_OF_A_FILE = ("architectures", "dtype", "torch_dtype", "transformers_version")
+def settings_of(config: Path | Any) -> str:
+    """Return the sha256 of the settings of a network.
+
+    Args:
+        config: the folder with its config.json; or its `config`, as long as there is no folder.
+    """
+    if isinstance(config, Path):
+        values = read_json(config / "config.json")
+    else:
+        values = config.to_dict() if hasattr(config, "to_dict") else vars(config)
+    plain = json.dumps(_settings(values), sort_keys=True, default=str)
+    return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def _settings(value: Any) -> Any:
+    """Return a configuration without entries about how it was written, which change no number."""
+    if not isinstance(value, Mapping):
+        return value
+    names = [name for name in value if not str(name).startswith("_") and name not in _HOW_WRITTEN]
+    return {str(name): _settings(value[name]) for name in names}
+
+
+_HOW_WRITTEN = ("architectures", "dtype", "torch_dtype", "transformers_version")
 
 
 @contextlib.contextmanager

@@ -126,13 +126,15 @@ def own_files_below(folder: Path) -> list[Path]:
     return [file for file in found if RUN_FILE.fullmatch(file.relative_to(folder).as_posix())]
 
 
-def check_written(file: Path, sha256: str) -> None:
-    """Refuse a file of a run that has changed since it was written.
+def check_written(file: Path, sha256: str, kind: str = "") -> None:
+    """Refuse a file of a run, perhaps of this kind, that has changed since it was written.
 
     Raises:
         DataError: missing (66), or another sha256 (65); both are printed.
     """
     way_out = _CHANGED if file.exists() else _WAY_OUT
+    if kind == TOKENIZER:  # which is always made again
+        way_out = way_out.removesuffix(" with --restart")
     check_file(file, {"sha256": sha256}, "the run", way_out)
 
 
@@ -156,7 +158,7 @@ def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
     """
     for name, facts in info["files"].items():
         if name.startswith(below):
-            check_written(run / name, facts["sha256"])
+            check_written(run / name, facts["sha256"], info.get("kind", ""))
 
 
 def run_of(folder: Path) -> tuple[Path, str] | None:

@@ -31,7 +31,7 @@ from vgtools.models.encoder import Encoder, load_with_head, save_pretrained
 from vgtools.models.layers import draw_linear_layers
 from vgtools.models.memory import in_batches
 from vgtools.models.precision import autocast
-from vgtools.models.references import fingerprint, pick_dtype, start_of
+from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.tasks import dispatch
 from vgtools.tasks.dispatch import encode, majority, predictions, score_predictions
 from vgtools.tasks.examples import Example, ReadStats, hash_of
@@ -445,7 +445,7 @@ class FineTuning:
         self.splits = {
             name: self.learner.read(name, path, tuner, encoder) for name, path in self.files.items()
         }
-        self._start = start_of(encoder.model, encoder.fingerprint)
+        self._start = encoder.identity
         self.encoder = {
             "ref": self.ref,
             "fingerprint": encoder.fingerprint,

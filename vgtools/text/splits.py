@@ -33,8 +33,10 @@ def refuse_held_out(row: Mapping[str, Any], path: str | Path, line: int) -> None
     """Refuse to learn from a row whose "split" is for validation or testing.
 
     Raises:
-        DataError: the row is of such a split (65), with file and line.
+        DataError: the row is of such a split, or "split" is of another type (65).
     """
+    if not isinstance(row.get("split"), str | int | None):  # a number has no meaning
+        raise DataError(f'"split": expected a name, got {row["split"]!r:.40}', path, line)
     if is_held_out(row):
         why = f'"split" is {row["split"]!r:.40}: expected rows to learn from, such as "train"'
         way_out = f"""leave those out: jq -c 'select(.split == "train")' {path}"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,21 @@ def test_a_run_s_backbone_makes_the_maps_of_its_index(
     capfd.readouterr()
     assert run([str(arg) for arg in index]) == Exit.DATA
     assert "was made with the backbone" in capfd.readouterr().err
+
+
+def test_another_preprocessing_of_the_backbone_is_another_training(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(place / "net", tmp_path / "net")
+    given = arguments(place, tmp_path / "run")
+    given[given.index(str(place / "net"))] = str(tmp_path / "net")
+    assert run(given) == run(given) == 0
+    config = tmp_path / "net" / "config.json"
+    body = json.loads(config.read_text())
+    body["pretrained_cfg"]["mean"] = [0.1, 0.2, 0.3]
+    config.write_text(json.dumps(body))
+    assert run(given) == Exit.CONFIG
+    assert "backbone" in capfd.readouterr().err
 
 
 def test_stopped_in_the_middle_it_ends_the_same(

@@ -153,6 +153,24 @@ def test_a_bank_like_an_image_bank_sees_what_its_matcher_sees(
     assert (tiny / "vg.faiss").read_bytes() == before
 
 
+def test_the_same_weights_under_another_config_have_no_clusters_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.txt").write_text("".join(f"{line}\n" for line in LINES))
+    encoder = save_encoder(tmp_path / "encoder")
+    bank = str(tmp_path / "c.faiss")
+    text = str(tmp_path / "t.txt")
+    fit = ["prepare", "clusters", text, "-e", str(encoder), "-o", bank, "--layers", "1", "-k", "3"]
+    ask = ["vokenize", text, "--index", bank, "--device", "cpu"]
+    assert run([*fit, "--device", "cpu"]) == run(ask) == 0
+    config = encoder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"hidden_act": "relu"}))
+    capsys.readouterr()
+    assert run(ask) == 65
+    assert "was made with the matcher" in capsys.readouterr().err
+    assert run([*fit, "--device", "cpu"]) == run(ask) == 0
+
+
 def test_mistakes_are_named(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, bank = tmp_path / "t.txt", tmp_path / "c.faiss"
     source.write_text("bam den\n")

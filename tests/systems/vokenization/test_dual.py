@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,41 @@ def test_features_of_another_model_or_pooling_are_refused(
     wide = save_feats(tmp_path / "w.npy", np.ones((3, 7)), made["backbone"], pooling="own")
     assert build(bank, wide, "--restart") == 65
     assert f"takes (images, {made['dim']})" in capsys.readouterr().err
+
+
+def test_the_same_weights_under_another_config_are_another_model(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "bank"
+    shutil.copytree(bank, folder)
+    config = folder / "model/config.json"
+    how = ["-b", str(folder / "model"), *CPU, "-o", str(folder / "f.npy")]
+    extract = ["extract-image-feats", str(folder / "photos"), *how]
+    ask = ["vokenize", str(folder / "t.txt"), "--index", str(folder / "vg.faiss"), *CPU]
+    ask += ["-o", str(folder / "v.jsonl")]
+    rank = ["retrieve", *ask[1:-1], str(folder / "r.jsonl")]
+    assert run(extract) == run(ask) == run(rank) == 0
+    before = (folder / "v.jsonl").read_bytes()
+    body = json.loads(config.read_text())
+    # How the file was written changes nothing.
+    config.write_text(json.dumps(body | {"architectures": ["Other"], "dtype": "bfloat16"}))
+    capsys.readouterr()
+    for command in (extract, ask, rank):
+        assert run([flag for flag in command if flag != "-q"]) == 0
+    assert capsys.readouterr().err.count("is up to date") == 3
+    for side in ("text_config", "vision_config"):
+        body[side]["hidden_act"] = "relu"
+    config.write_text(json.dumps(body))
+    for command in (ask, rank):
+        assert run(command) == 65
+        assert "was made with the matcher" in capsys.readouterr().err
+    assert build(folder, folder / "f.npy") == 65
+    assert "was made with the backbone" in capsys.readouterr().err
+    assert (folder / "v.jsonl").read_bytes() == before
+    feats = (folder / "f.npy").read_bytes()
+    assert run(extract) == build(folder, folder / "f.npy") == run(ask) == 0
+    assert (folder / "f.npy").read_bytes() != feats
+    assert (folder / "v.jsonl").read_bytes() != before
 
 
 def test_a_reading_belongs_to_a_dual_encoder(

@@ -91,7 +91,6 @@ def clusters(
     from vgtools.io.output import Output
     from vgtools.io.streams import Piece, read_windows
     from vgtools.models.encoder import load_encoder
-    from vgtools.models.references import start_of
     from vgtools.systems.vokenization import clusters as system
     from vgtools.systems.vokenization.states import TABLE, config_of
 
@@ -105,12 +104,7 @@ def clusters(
     width = config_of(loaded, depth, weight).dim
     drawn = tokens or system.tokens_of(count, width)
     plan = system.ClusterPlan(count, depth, weight, drawn, seed)
-    config = {
-        "command": "clusters",
-        "encoder": start_of(loaded.model, loaded.fingerprint),
-        **vars(plan),
-        "limit": limit,
-    }
+    config = {"command": "clusters", "encoder": loaded.identity, **vars(plan), "limit": limit}
     files = [str(Path(output).with_suffix(end)) for end in (".faiss", ".ids", TABLE)]
     with Output(files, config, npy={2: ("float32", width)}, inputs=inputs, restart=restart) as out:
         if out.complete:

@@ -134,7 +134,6 @@ def visual_awareness(
     refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")
     from vgtools.io.inputs import Inputs
     from vgtools.models.encoder import load_encoder
-    from vgtools.models.references import start_of
     from vgtools.systems.visual_awareness import training as system
     from vgtools.systems.visual_awareness.pixels import BACKBONE
     from vgtools.systems.visual_awareness.words import TABLE
@@ -164,7 +163,7 @@ def visual_awareness(
             "hold_out": validation.hold_out,
             "captions": splits.digest(),
             **seen,
-            "words": words if encoder is None else start_of(encoder.model, encoder.fingerprint),
+            "words": words if encoder is None else encoder.identity,
             "device": device.type,
         }
         parts = (TABLE.split("/")[0], BACKBONE)

@@ -115,7 +115,6 @@ def vokenization(
     from vgtools.io.artifact import open_features
     from vgtools.io.inputs import Inputs
     from vgtools.models.encoder import load_encoder, reads_before
-    from vgtools.models.references import start_of
     from vgtools.systems.vokenization import matcher_training as system
     from vgtools.text.tokens import NLTK, load_stop_words
     from vgtools.training.session import Session, process_device
@@ -146,7 +145,7 @@ def vokenization(
             **({} if permute_images is None else {"permute_images": permute_images}),
             "captions": splits.digest(),
             "feats": bank.manifest["files"],
-            "encoder": start_of(text.model, text.fingerprint),
+            "encoder": text.identity,
             "stop_words": digest(sorted(words)),
             "device": device.type,
         }

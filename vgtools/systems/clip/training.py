@@ -35,7 +35,7 @@ from vgtools.models.devices import to_device
 from vgtools.models.dual import MOST_SCALE, PhotoConfig, photo_network, root
 from vgtools.models.encoder import Encoder
 from vgtools.models.precision import autocast
-from vgtools.models.references import fingerprint, pick_dtype, start_of
+from vgtools.models.references import fingerprint, identity_of, pick_dtype
 from vgtools.tasks.finetune import make_batches
 from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
@@ -267,7 +267,7 @@ class ClipPretraining(Pretraining):
             why = "pretrain clip is single-process: the photos of a step are one another's"
             why += " negatives, which several processes would not share; start it without torchrun"
             raise DataError(why, code=Exit.USAGE)
-        self._start = start_of(self.tower.model)
+        self._start = identity_of(fingerprint(self.tower.model), self.tower.settings)
         # The files are hashed before they are read: a file that changes meanwhile then does not
         # match its hash.
         self.files = Inputs([*self.inputs, self.feats, *self.valid])

@@ -16,7 +16,7 @@ from vgtools.io.errors import DataError, Exit, amount, plain
 from vgtools.io.inputs import Inputs
 from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder, max_positions
-from vgtools.models.references import pick_dtype, start_of
+from vgtools.models.references import fingerprint, identity_of, pick_dtype
 from vgtools.systems.grounding.inputs import GroundedExamples, GroundedMasking, open_sources
 from vgtools.systems.grounding.model import (
     KIND,
@@ -61,7 +61,7 @@ class GroundedPretraining(Pretraining):
         if self.block > most:
             why = f"--block {self.block}: the encoder takes {most} tokens"
             raise DataError(why, text.ref, code=Exit.CONFIG)
-        self._start = start_of(text.model)
+        self._start = identity_of(fingerprint(text.model), text.settings)
         shown = [path for path in (sources.feats, sources.regions, sources.index) if path]
         # The files are hashed before a text is read: a file that changes while it is read then does
         # not match its hash.

@@ -25,7 +25,7 @@ from vgtools.images.sources import ImageError, Item
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.backbone import Backbone, save_backbone
-from vgtools.models.references import fingerprint, first_line
+from vgtools.models.references import fingerprint, first_line, identity_of, settings_of
 from vgtools.systems.visual_awareness.retriever import Retriever, RetrieverBatch
 from vgtools.training.session import TrainingRun
 
@@ -202,9 +202,11 @@ class RetrieverPixels:
             parts[part][rest] = tensor
         model = self._backbone.model
         model.load_state_dict(parts["backbone"])
-        save_backbone(run.path / BACKBONE, model)
+        folder = run.path / BACKBONE
+        save_backbone(folder, model)
         run.keep(BACKBONE)
-        made = {"ref": str(run.path / BACKBONE), "fingerprint": fingerprint(model)}
+        sha256 = identity_of(fingerprint(model), settings_of(folder))
+        made = {"ref": str(folder), "fingerprint": sha256}
         return {"backbone": made, "best": run.best_record()}, parts["retriever"]
 
 

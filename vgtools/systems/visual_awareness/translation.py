@@ -17,7 +17,7 @@ from vgtools.io.artifact import Features, open_features
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.streams import Window
 from vgtools.models.encoder import Encoder, load_seq2seq, max_positions
-from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, resolve, start_of
+from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, resolve
 from vgtools.models.seq2seq import Decoding, translate
 from vgtools.systems.visual_awareness.fusion import Fusion, has_fusion, open_fusion
 from vgtools.systems.visual_awareness.tasks import FusedLearner
@@ -87,7 +87,7 @@ class TranslationModel:
 
     def config(self) -> dict[str, Any]:
         """Return the settings that decide the translations, in addition to the search."""
-        config: dict[str, Any] = {"model": start_of(self.encoder.model, self.encoder.fingerprint)}
+        config: dict[str, Any] = {"model": self.encoder.identity}
         if self.fusion is not None and self.features is not None:
             config["fusion"] = fingerprint(self.fusion)
             config["features"] = self.features.manifest["files"]

@@ -25,7 +25,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.inputs import Inputs
 from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder, as_encoder
-from vgtools.models.references import fingerprint, pick_dtype, start_of
+from vgtools.models.references import fingerprint, identity_of, pick_dtype
 from vgtools.systems.visualbert.captions import (
     Scene,
     VisualBertCaptions,
@@ -299,7 +299,7 @@ class VisualBertPretraining(Pretraining):
         has.
         """
         return {
-            "start": self.shape or start_of(self._text.model, fingerprint(self._model)),
+            "start": self.shape or identity_of(fingerprint(self._model), self._text.settings),
             "tokenizer": tokenizer_fingerprint(self._text.tokenizer),
             "weights": dict(self.weights),
             "regions": self._regions.manifest["files"],

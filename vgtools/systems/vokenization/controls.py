@@ -26,6 +26,7 @@ from vgtools.models.references import load_tokenizer
 from vgtools.retrieval.index import Index, matcher_path
 from vgtools.systems.vokenization.term_frequency import TermFrequency, drawn_numbers, held_tokens
 from vgtools.systems.vokenization.vokenize import VokenizeTask, Vokens
+from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import Tokens, tokenize, tokenizer_fingerprint
 from vgtools.training.splits import other_images
 
@@ -91,12 +92,15 @@ def frequent_words(tokenizer: Any, bank: int, files: Sequence[str]) -> WordLabel
     """Return labels of the `bank` most frequent tokens of texts: 0 is the most frequent one.
 
     Raises:
-        DataError: there is no token.
+        DataError: there is no token, or a row is of a split to evaluate on.
     """
     counts = np.zeros(_ids_of(tokenizer), np.int64)
     for path in files:
         for window in read_windows(path, _LINES):
-            ids = tokenize(tokenizer, window.texts()).ids
+            rows = window.rows()
+            for number, row in enumerate(rows, window.first):
+                refuse_held_out(row, path, number)
+            ids = tokenize(tokenizer, [row["text"] for row in rows]).ids
             counts += np.bincount(ids, minlength=len(counts))
     if not counts.any():
         raise DataError("has no token to count", files[0])
@@ -123,8 +127,7 @@ def word_centroids(
         permute: seed by which every photo gets the captions of another; None: its own.
 
     Raises:
-        DataError: a row is not a caption, the bank has none of the images, or the features lack an
-            image of the bank.
+        DataError: as `held_tokens`, or the features lack an image of the bank.
     """
     bank = open_features(feats)
     row_of = {name: row for row, name in enumerate(bank.ids)}

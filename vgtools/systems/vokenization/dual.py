@@ -110,9 +110,9 @@ def check_own(
 
 
 def fingerprint_of(dual: DualEncoder) -> str:
-    """Return the identity of a dual encoder as a matcher: its networks and its tokenizer."""
+    """Return the identity of a dual encoder as a matcher: networks, tokenizer, padding."""
     parts = dual.fingerprint + tokenizer_fingerprint(dual.texts.tokenizer)
-    return hashlib.sha256(parts.encode()).hexdigest()
+    return hashlib.sha256(f"{parts} {dual.texts.model.padding}".encode()).hexdigest()
 
 
 class DualStates(PackedEncoder):

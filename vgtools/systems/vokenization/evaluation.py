@@ -216,7 +216,7 @@ class Evaluation:
 
         The figures of the same network untrained are added as a control.
         """
-        key = (run.encoder.fingerprint, run.matcher.config.layers)
+        key = (run.encoder.identity, run.matcher.config.layers)
         if key != self._encoder:
             self._encoder = key
             self._encoded = {}  # The hidden states of two encoders might not fit into memory.

@@ -14,7 +14,7 @@ from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit, about, plain
 from vgtools.models.encoder import Encoder
 from vgtools.models.layers import checkpoint_activations
-from vgtools.models.references import fingerprint, pick_dtype, start_of
+from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.vokenization import objectives
 from vgtools.systems.vokenization.voken_lm import (
     VisuallySupervisedLM,
@@ -94,7 +94,7 @@ class VokenPretraining(PackedPretraining):
         """
         return {
             **dataclasses.asdict(self.settings),
-            "start": self.shape or start_of(self.encoder.model, self.encoder.fingerprint),
+            "start": self.shape or self.encoder.identity,
             "tokenizer": tokenizer_fingerprint(self.encoder.tokenizer),
             "weights": dict(self.weights),
             "feats": self._bank and self._bank.manifest["files"],

@@ -76,7 +76,7 @@ def config_of(encoder: Encoder, layers: int, weight: float) -> MatcherConfig:
 def fingerprint_of(encoder: Encoder, config: MatcherConfig, table: Array) -> str:
     """Return the identity of an embedding: encoder, tokenizer, layers, weight and table."""
     tokenizer = tokenizer_fingerprint(encoder.tokenizer)
-    named = (encoder.fingerprint, tokenizer, config.layers, config.context_weight)
+    named = (encoder.identity, tokenizer, config.layers, config.context_weight)
     return hashlib.sha256(repr(named).encode() + table.tobytes()).hexdigest()
 
 

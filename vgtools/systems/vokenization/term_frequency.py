@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.streams import read_jsonl
 from vgtools.systems.vokenization.vokenize import Vokens
+from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import Tokens, tokenize
 
 _CAPTIONS = 8192  # captions tokenised at a time
@@ -40,12 +41,13 @@ def held_tokens(tokenizer: Any, ids: Sequence[str], files: Sequence[str]) -> Hel
     """Count the tokens in the captions of each image of a bank, whose images have these ids.
 
     Raises:
-        DataError: a row is not a caption, or the bank has none of the images.
+        DataError: a row is not a caption, one of the images is of a split to evaluate on, or the
+            bank has none of the images.
     """
     row_of = {name: row for row, name in enumerate(ids)}
     counts = Counter[tuple[int, int]]()
     captions = 0
-    known = ((row_of[image], text) for image, text in _captions(files) if image in row_of)
+    known = iter(_captions(files, row_of))
     while part := list(islice(known, _CAPTIONS)):
         images, texts = zip(*part, strict=True)
         tokens = tokenize(tokenizer, texts)
@@ -167,7 +169,9 @@ class TermFrequency:
         self._cancelled.set()
 
 
-def _captions(files: Iterable[str]) -> Iterable[tuple[str, str]]:
+def _captions(files: Iterable[str], row_of: Mapping[str, int]) -> Iterable[tuple[int, str]]:
     for path in files:
-        for _, row in read_jsonl(path, {"image": str, "text": str}):
-            yield row["image"], row["text"]
+        for line, row in read_jsonl(path, {"image": str, "text": str}):
+            if row["image"] in row_of:
+                refuse_held_out(row, path, line)
+                yield row_of[row["image"]], row["text"]

@@ -18,7 +18,7 @@ from vgtools.models.encoder import Encoder
 from vgtools.models.layers import checkpoint_activations
 from vgtools.models.masked_lm import token_losses
 from vgtools.models.precision import autocast
-from vgtools.models.references import fingerprint, pick_dtype, start_of
+from vgtools.models.references import fingerprint, identity_of, pick_dtype
 from vgtools.systems.xdbert.model import KIND, XDBert, XDBertBatch, XDBertConfig, halve
 from vgtools.systems.xdbert.pairs import PairMasking, TeacherText, collate, partners, tokens_of
 from vgtools.tasks.metrics import mean, paired_bootstrap
@@ -52,7 +52,7 @@ class XDBertPretraining(PackedPretraining):
     def __post_init__(self) -> None:
         self.pack(self.student)
         # The fingerprint covers the head, which is drawn where the checkpoint has none.
-        self._start = start_of(self.student.model)
+        self._start = identity_of(fingerprint(self.student.model), self.student.settings)
 
     def config(self) -> dict[str, Any]:
         """Return the settings that decide the weights, in addition to the flags that every system
@@ -61,7 +61,7 @@ class XDBertPretraining(PackedPretraining):
         return {
             "start": self._start,
             "tokenizer": tokenizer_fingerprint(self.student.tokenizer),
-            "teacher": start_of(self.teacher.model, self.teacher.fingerprint),
+            "teacher": self.teacher.identity,
             "teacher_tokenizer": tokenizer_fingerprint(self.teacher.tokenizer),
             "freeze_teacher": self.freeze_teacher,
             "weights": dict(self.weights),
