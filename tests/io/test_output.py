@@ -760,6 +760,21 @@ def test_a_restart_of_a_run_that_was_published_half_knows_its_files(
         assert path.read_bytes() == b"again\n"
 
 
+def test_what_another_process_publishes_names_the_process_that_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.jsonl"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("vgtools.io.output.write_manifest", stop)
+        patch.setattr("vgtools.io.files.versions", lambda: {"python": "made"})
+        numbered(path, 20)
+    monkeypatch.setattr("vgtools.io.files.versions", lambda: {"python": "published"})
+    numbered(path, 20)
+    manifest = read_manifest(path, "numbers")
+    assert manifest["versions"] == {"python": "made"}
+    assert [*manifest][-4:] == ["argv", "versions", "files", "inputs"]
+
+
 def test_a_restart_on_a_full_disk_does_not_forget_files_that_were_published_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

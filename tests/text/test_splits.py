@@ -148,8 +148,13 @@ def test_no_control_is_learned_from_rows_to_evaluate_on(
 
 
 @pytest.mark.parametrize(
-    "split", ["trial", "holdout", "held_out", "public_test", "x-val", "mini.val"]
-)
+    "split",
+    [
+        "trial", "holdout", "held_out", "public_test", "x-val", "mini.val", "unseen_validation",
+        "newstest2014", "tst2014", "ted.tst2013", "ood_testA", "unseen_eval", "2014-dev", "x/test",
+        "my held-out rows",
+    ],
+)  # fmt: skip
 def test_splits_of_many_names_are_not_learned_from(split: str) -> None:
     with pytest.raises(DataError, match=re.escape(f'"split" is {split!r}')):
         refuse_held_out({"split": split}, "x.jsonl", 1)
@@ -162,7 +167,8 @@ def test_a_split_that_is_no_name_is_refused(split: Any) -> None:
 
 
 def test_other_splits_and_none_are_learned_from() -> None:
-    for split in ("train", "restval", "unlabelled", "", None, 3):
+    others = ("train", "restval", "unlabelled", "latest", "trainval", "contest2", "hi-devanagari")
+    for split in (*others, "", None, 3):
         refuse_held_out({"split": split}, "x.jsonl", 1)
     refuse_held_out({}, "x.jsonl", 1)
 
@@ -213,3 +219,20 @@ def test_vokens_of_texts_to_evaluate_on_are_not_learned_from(
                 continue
             with pytest.raises(DataError, match="2 texts of splits to evaluate on"):
                 pack(path, tmp_path / "packed", tokenizer, train=True)
+
+
+def test_published_files_of_texts_to_evaluate_on_are_not_learned_from(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.jsonl").write_text('{"text": "bam bet", "split": "test"}\n')
+    Path("vg.ids").write_bytes((tiny / "vg.ids").read_bytes())
+    encoder = str(tiny / "encoder")
+    how = ["--index", str(tiny / "vg.faiss"), "--device", "cpu", "-q"]
+    assert cli.run(["vokenize", "t.jsonl", *how, "-o", "v.npy"]) == 0
+    args = ["v.npy", "--ids", "vg.ids", "--tokens", "c.bert.hdf5", "-o", "c.vg.hdf5", "-q"]
+    assert cli.run(["prepare", "hdf5", *args]) == 0
+    args = ["c.bert.hdf5", "c.vg.hdf5", "-t", encoder, "-o", "w.npy", "-q"]
+    assert cli.run(["prepare", "vokens", *args]) == 0
+    with pytest.raises(DataError, match="vokens of 1 text of splits to evaluate on"):
+        pack("w.npy", tmp_path / "packed", load_tokenizer(encoder), train=True)

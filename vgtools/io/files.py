@@ -136,17 +136,16 @@ def manifest_bytes(
     files: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]] = (), **facts: Any
 ) -> bytes:
     """Return the bytes that `write_manifest` writes for files with their facts."""
-    body = {
-        "format": FORMAT,
-        "vg": __version__,
-        **facts,
-        "argv": command_line(),
-        "versions": versions(),
-        "files": files,
-        "inputs": inputs,
-    }
+    by = made_by()
+    facts = {**facts, **{key: by[key] for key in by if key not in facts}}
+    body = {"format": FORMAT, "vg": __version__, **facts, "files": files, "inputs": inputs}
     option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     return orjson.dumps(storable(body), option=option) + b"\n"
+
+
+def made_by() -> dict[str, Any]:
+    """Return the entries of a manifest about the process that makes an artifact."""
+    return {"argv": command_line(), "versions": versions()}
 
 
 def embedded(inputs: Sequence[Mapping[str, Any]], **facts: Any) -> bytes:

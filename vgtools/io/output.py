@@ -21,6 +21,7 @@ from vgtools.io.files import (
     file_facts,
     final_path,
     is_manifest,
+    made_by,
     plain_json,
     read_json,
     refuse_inputs,
@@ -335,6 +336,8 @@ class Output:
         manifest = {"config": self.config, **facts}
         about = embedded(as_inputs(self._inputs).entries, **manifest)
         files = {part.final.name: part.finish(about) for part in self._parts}
+        # After a kill another process publishes, but this one made the files.
+        manifest |= made_by()
         # The journal has the manifest before the first rename, so that a kill in between leaves
         # all that is needed to publish the rest.
         self._write_journal(files, manifest=manifest)

@@ -298,7 +298,7 @@ def _refuse_vokens_held_out(path: str) -> None:
     """Refuse vokens of texts of splits to evaluate on, which their manifest counts."""
     held_out = manifest_beside(path).get("held_out")
     if held_out:
-        why = f"has vokens of {held_out} texts of splits to evaluate on"
+        why = f"has vokens of {amount(held_out, 'text')} of splits to evaluate on"
         way_out = "vokenize those to learn from alone: jq -c 'select(.split == \"train\")'"
         raise DataError(f"{why}; {way_out}", path)
 

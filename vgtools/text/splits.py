@@ -9,11 +9,13 @@ from typing import Any
 
 from vgtools.io.errors import DataError
 
-# dev_matched, val2014, testA, minival, held-out, trial, public_test; not restval.
+# dev_matched, val2014, testA, minival, newstest2014, held-out, trial begin with such a word, and
+# public_test, ood-testB, unseen_validation, ted.tst2013 have it as a word; not restval, latest.
+_WORD = r"dev|development|val|valid|validation|test|testing|tst|eval|evaluation"
 _HELD_OUT = re.compile(
-    r"\s*(mini[ ._-]?)?(dev|val|test|eval|trial|(held|hold)[ _-]?out)"
-    r"|.*[ _-](dev|val|valid|test)\s*$",
-    re.IGNORECASE,
+    r"[\W\d_]*(mini[\W_]?)?(dev|val|test|tst|newstest|eval|trial|(held|hold)[\W_]?out)"
+    rf"|.*[\W\d_](mini)?({_WORD}|trial|(held|hold)[\W_]?out)[ab]?([\W\d_]|$)",
+    re.IGNORECASE | re.DOTALL,
 )
 
 

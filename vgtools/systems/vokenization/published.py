@@ -237,6 +237,8 @@ def read_vokens(
             out.write(rows, found)
             out.commit("")
         facts = {"count": count, "level": level} if vokens else {}
+        if held_out := manifest_beside(vokens or tokens).get("held_out"):
+            facts["held_out"] = held_out
         out.finish(tokenizer=tokenizer, **facts)
         return out.counts
 
@@ -330,7 +332,9 @@ def write_vokens(
             base += len(part.tokens)
         out.write(_around("vokens", "<i4", (total,))[1])
         out.write(_around("tokens", "<i4", (total,))[1], 2)
-        out.finish(kind="published-vokens", **done)
+        # Who reads them back does not learn from texts to evaluate on either.
+        held_out = {"held_out": manifest["held_out"]} if manifest.get("held_out") else {}
+        out.finish(kind="published-vokens", **done, **held_out)
         return done
 
 
