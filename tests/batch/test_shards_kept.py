@@ -140,8 +140,12 @@ def test_files_of_the_user_with_the_names_of_shards_stay(
     mine = [*STRANGE, f"{first}.bak"]
     for strange in mine:
         (folder / strange).write_text("mine")
+    shard = sorted(folder.glob("000000-*"))[0]
+    copies = [f"{shard.name}.bak", f"{shard.name[:15]}.copy{shard.suffix}"]
+    for copied in copies:
+        (folder / copied).write_bytes(shard.read_bytes())
     run(folder, text, restart=restart)
-    assert set(os.listdir(folder)) == expected | {*mine}
+    assert set(os.listdir(folder)) == expected | {*mine, *copies}
     assert {(folder / strange).read_text() for strange in mine} == {"mine"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.tiny import BACKBONE, save_feats, save_run_of
+from tests.tiny.lm import exchange_words
 from vgtools.cli import run
 from vgtools.io.errors import Exit
 from vgtools.io.files import dumps
@@ -151,6 +153,21 @@ def test_a_record_per_weight_of_the_sentence(evaluate: Any, place: Path) -> None
     assert [f"| {place / 'both'}, context {w} (1) |" in out for w in (1, 0)] == [True, True]
     code, _, err = evaluate("--context", "0.5")
     assert (code, "run.s0: has no sentence term" in err) == (Exit.CONFIG, True)
+
+
+def test_a_matcher_is_measured_with_its_own_tokenizer(
+    evaluate: Any, place: Path, tiny: Path
+) -> None:
+    shutil.copytree(tiny / "encoder", place / "encoder")
+    exchange_words(place / "encoder", "bam", "dor")
+    save_run_of(place / "other", place / "encoder")
+    alone, together = (
+        json.loads(evaluate(*everything(place), runs=runs)[1].splitlines()[-1])
+        for runs in (("other",), ("run.s0", "other"))
+    )
+    first = json.loads(evaluate(*everything(place))[1].splitlines()[-1])
+    assert alone == together
+    assert {**alone, "run": ""} != {**first, "run": ""}
 
 
 def test_captions_without_a_split(evaluate: Any, place: Path) -> None:

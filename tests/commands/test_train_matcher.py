@@ -20,6 +20,7 @@ import torch
 from tests.conftest import Runner, vg_command
 from tests.precision import rounding
 from tests.tiny import IMAGE, save_encoder, save_feats
+from tests.tiny.lm import exchange_words
 from tests.tiny.retriever import save_grid
 from vgtools.cli import run
 from vgtools.io.errors import DataError, Exit
@@ -278,6 +279,19 @@ def test_hidden_states_in_files_serve_every_matcher_of_the_same_captions(
     made[3].write_bytes(body)
     code, _, err = main(*cache, "-o", tmp_path / "damaged")
     assert (code, made[3].name in err) == (Exit.CANNOT_CREATE, True)
+
+
+def test_a_training_notices_another_tokenizer(main: Any, place: Path, tmp_path: Path) -> None:
+    assert main("-o", tmp_path / "run")[0] == 0
+    file = place / "encoder" / "tokenizer.json"
+    kept = file.read_bytes()
+    try:
+        exchange_words(place / "encoder", "bam", "den")
+        code, _, err = main("-o", tmp_path / "run")
+    finally:
+        file.write_bytes(kept)
+    assert (code, "encoder was" in err) == (Exit.CONFIG, True), err
+    assert main("-o", tmp_path / "run")[0] == 0
 
 
 def test_bfloat16_is_near_float32(main: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from tests.conftest import Runner
+from tests.tiny.lm import exchange_words
 from tests.tiny.translation import pairs, save_model, save_pairs, save_tokenizer
 from vgtools.cli import run
 from vgtools.io.errors import Exit
@@ -64,6 +66,25 @@ def test_n_lines_in_are_n_lines_out(model: Path, text: Path, tmp_path: Path) -> 
     ]
     manifest = json.loads((tmp_path / "out.json").read_text())
     assert (manifest["kind"], manifest["rows"], manifest["cut"]) == ("translations", 80, 0)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer.json"])
+def test_an_edited_model_is_another_model(
+    model: Path, text: Path, tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(model, tmp_path / "model")
+    args = ["translate", tmp_path / "model", text, "-o", tmp_path / "out.txt", "--device", "cpu"]
+    assert vg(*args) == vg(*args) == 0
+    assert capfd.readouterr().err.count("is up to date") == 1
+    file = tmp_path / "model" / name
+    if name == "tokenizer.json":
+        exchange_words(tmp_path / "model", *[*json.loads(file.read_text())["model"]["vocab"]][-2:])
+    else:
+        body = json.loads(file.read_text())
+        edit = {"scale_embedding": not body.get("scale_embedding")}
+        file.write_text(json.dumps(body | ({"no_repeat_ngram_size": 2} if "gen" in name else edit)))
+    assert vg(*args) == 0
+    assert "is up to date" not in capfd.readouterr().err
 
 
 def test_flags_reach_the_search(model: Path, text: Path, tmp_path: Path) -> None:

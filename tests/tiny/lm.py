@@ -39,6 +39,15 @@ def make_tokenizer(
     return tokenizer
 
 
+def exchange_words(folder: Path, one: str, other: str) -> None:
+    """Exchange the ids of two words in a folder's tokenizer.json, whose size stays."""
+    file = folder / "tokenizer.json"
+    body = json.loads(file.read_text())
+    ids = body["model"]["vocab"]
+    ids[one], ids[other] = ids[other], ids[one]
+    file.write_text(json.dumps(body))
+
+
 def save_tokenizer(folder: Path, **changes: Any) -> Path:
     folder.mkdir(exist_ok=True)
     make_tokenizer(**changes).save(str(folder / "tokenizer.json"))

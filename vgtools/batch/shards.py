@@ -58,7 +58,7 @@ from vgtools.io.written import seal
 
 Record = dict[str, Any]  # a worker's report of a shard: "shard", "items", "seconds"
 
-_BESIDE = ("npy", "ids", "rows.npy", "regions.jsonl", "errors.jsonl")  # endings of arrays' shards
+_BESIDE = (".npy", ".ids", ".rows.npy", ".regions.jsonl", ".errors.jsonl")  # of arrays' shards
 _IS_COMMIT = own.begins(b'{"shard":')  # or the list of all
 _PLAN = {
     "config": dict,
@@ -462,9 +462,10 @@ def _is_ours(folder: str, name: str) -> bool:
     if data is None:
         with file_errors(path, reading=True):
             return _IS_COMMIT(path)
-    names = [name]
-    if folder.rstrip("/").endswith(".npy"):
-        names = [f"{data[1]}-{data[2]}.{ending}" for ending in _BESIDE]
+    # The user's copy of a shard has another ending.
+    ending = ending_of(os.path.basename(folder.rstrip("/")))
+    endings = _BESIDE if ending == ".npy" else (ending,)
+    names = [f"{data[1]}-{data[2]}{ending}" for ending in endings]
     try:
         hashes = [file_hash(file) for file in map(path.with_name, names) if file.is_file()]
         fits = name in names and _short_hash(hashes) == data[2]

@@ -86,7 +86,7 @@ class Control:
     captions: list[str] | None = file(None)
     feats: str | None = value(None, metavar="X.npy")
     permute_images: int | None = count(None, least=0)
-    gamma: float = value(0.01, metavar="NUMBER", min=1e-3)
+    gamma: float = value(0.01, metavar="NUMBER", min=2e-3)
     seed: Annotated[Seed, FIRST] = 0
 
 

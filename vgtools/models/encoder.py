@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import copymode
 from typing import TYPE_CHECKING, Any, Literal
@@ -43,7 +43,7 @@ from vgtools.models.sealed import (
     files_below,
     own_files_below,
 )
-from vgtools.text.tokens import special_ids
+from vgtools.text.tokens import special_ids, tokenizer_fingerprint
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -73,7 +73,7 @@ class Encoder:
     tokenizer: Tokenizer = field(repr=False)
     ref: str
     fingerprint: str  # the weights' alone
-    settings: str  # sha256 of its config.json: see `settings_of`
+    settings: str  # those in its config.json: see `settings_of`
     width: int  # H
     layers: int  # L, without the embedding layer
     max_tokens: int  # maximum tokens of a sentence, special tokens not counted
@@ -82,8 +82,9 @@ class Encoder:
 
     @property
     def identity(self) -> str:
-        """The sha256 of weights and settings, without the tokenizer."""
-        return identity_of(self.fingerprint, self.settings)
+        """A sha256 of all that decides what it makes of a text: weights, settings, tokenizer."""
+        tokenizer = tokenizer_fingerprint(self.tokenizer)
+        return identity_of(self.fingerprint, f"{self.settings} {tokenizer}")
 
 
 def load_encoder(
@@ -253,7 +254,10 @@ def load_seq2seq(ref: str) -> Encoder:
     if lacking:
         raise DataError(f'config.json: lacks "{lacking[0]}", a number', ref, code=Exit.CONFIG)
     _check_ids(model, folder)
-    return as_encoder(model, tokenizer, ref, folder=folder)
+    encoder = as_encoder(model, tokenizer, ref, folder=folder)
+    # How it decodes is in a file of its own.
+    settings = f"{encoder.settings} {settings_of(model.generation_config)}"
+    return replace(encoder, settings=settings)
 
 
 def _check_ids(model: Any, folder: Path) -> None:

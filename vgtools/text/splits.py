@@ -9,8 +9,8 @@ from typing import Any
 
 from vgtools.io.errors import DataError
 
-# dev_matched, val2014, testA, minival, newstest2014, held-out, trial begin with such a word, and
-# public_test, ood-testB, unseen_validation, ted.tst2013 have it as a word; not restval, latest.
+# Such a word is first in dev_matched, val2014, testA, minival, newstest2014, held-out, trial, and a
+# word of its own in public_test, ood-testB, unseen_validation, ted.tst2013; not in restval, latest.
 _WORD = r"dev|development|val|valid|validation|test|testing|tst|eval|evaluation"
 _HELD_OUT = re.compile(
     r"[\W\d_]*(mini[\W_]?)?(dev|val|test|tst|newstest|eval|trial|(held|hold)[\W_]?out)"

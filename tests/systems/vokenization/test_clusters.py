@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.tiny import WIDTH, save_encoder, text
-from tests.tiny.lm import make_tokenizer
+from tests.tiny.lm import exchange_words, make_tokenizer
 from vgtools.cli import run
 from vgtools.io.streams import Piece, read_windows
 from vgtools.models.encoder import load_encoder
@@ -169,6 +169,12 @@ def test_the_same_weights_under_another_config_have_no_clusters_here(
     assert run(ask) == 65
     assert "was made with the matcher" in capsys.readouterr().err
     assert run([*fit, "--device", "cpu"]) == run(ask) == 0
+    before = Path(bank).read_bytes()
+    exchange_words(encoder, "bam", "den")
+    assert run(ask) == 65
+    assert "was made with the matcher" in capsys.readouterr().err
+    assert run([*fit, "--device", "cpu"]) == run(ask) == 0
+    assert Path(bank).read_bytes() != before
 
 
 def test_mistakes_are_named(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

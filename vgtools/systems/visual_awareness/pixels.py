@@ -160,8 +160,8 @@ class RetrieverPixels:
         regions: positions that its maps need at least.
 
     Raises:
-        DataError: the backbone does not take pictures of these sizes, or their maps have too few
-            positions (usage).
+        DataError: the backbone is none of timm's, does not take pictures of these sizes, or their
+            maps have too few positions (usage).
     """
 
     def __init__(
@@ -169,6 +169,9 @@ class RetrieverPixels:
     ) -> None:
         from timm.data import create_transform, str_to_pil_interp
 
+        if hasattr(backbone.model, "pooled"):
+            why = "is a CLIP or its kin; expected a network of timm to train"
+            raise DataError(why, backbone.ref, code=Exit.USAGE)
         for flag, side in (("--crop", settings.crop), ("--picture", settings.picture)):
             _check_side(backbone, flag, side, regions)
         self._items = items

@@ -22,7 +22,6 @@ from vgtools.models.encoder import Encoder
 from vgtools.retrieval.index import Index
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, sentence_means
 from vgtools.systems.vokenization.recipe import MatcherConfig
-from vgtools.text.tokens import tokenizer_fingerprint
 
 TABLE = ".states.npy"  # next to the index: (2, E) float32: the mean of each channel, and its factor
 
@@ -74,9 +73,8 @@ def config_of(encoder: Encoder, layers: int, weight: float) -> MatcherConfig:
 
 
 def fingerprint_of(encoder: Encoder, config: MatcherConfig, table: Array) -> str:
-    """Return the identity of an embedding: encoder, tokenizer, layers, weight and table."""
-    tokenizer = tokenizer_fingerprint(encoder.tokenizer)
-    named = (encoder.identity, tokenizer, config.layers, config.context_weight)
+    """Return the identity of an embedding: encoder, layers, weight and table."""
+    named = (encoder.identity, config.layers, config.context_weight)
     return hashlib.sha256(repr(named).encode() + table.tobytes()).hexdigest()
 
 

@@ -116,8 +116,8 @@ class TermFrequency:
         """Return the images that hold a token and the running sum of their exp(tf / gamma)."""
         if token not in self._known:
             a, b = np.searchsorted(self._tokens, [token, token + 1])
-            # Shares are at most 1: with gamma 0.01 the largest term is about 3e43, far from the
-            # limit of float64.
+            # Shares are at most 1: with the least gamma, 0.002, the largest term is about 1e217, so
+            # that float64 holds the sum.
             mass = np.cumsum(np.exp(self._share[a:b] / self._gamma))
             self._known[token] = self._images[a:b], mass
         return self._known[token]
