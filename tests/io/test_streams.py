@@ -390,6 +390,22 @@ def test_texts_and_jsonl_are_read_alike(tmp_path: Path) -> None:
         next(rows)
 
 
+@pytest.mark.parametrize("name", ["x.ndjson", "X.JSONL", "x.json", "x", "x.jl.gz"])
+def test_rows_under_another_name_are_not_read_as_text(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    data = b'\xef\xbb\xbf {"text": "a dog", "split": "test"}\n'
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    for read in (read_text_rows, lambda path: read_windows(path, 10)):
+        with pytest.raises(DataError, match=r"name rows \.jsonl, and a text \.txt") as error:
+            list(read(path))
+        assert (error.value.code, error.value.line) == (Exit.DATA, 1)
+    # A text may have braces, and JSON of another form; as .txt it may be anything.
+    for number, text in enumerate(('{"text": "a"}', '{"a": 1}', "{text}", '["text"]')):
+        file = tmp_path / ("y" if number else "y.txt")
+        file.write_text(f"{text}\n")
+        assert [row["text"] for row in read_text_rows(file)] == [text]
+
+
 def test_reading_texts_names_the_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"image": 1}\n')
     with pytest.raises(DataError, match=r"x.jsonl:2: the key \"text\" is missing"):

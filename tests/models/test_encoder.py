@@ -18,7 +18,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from tests.tiny import save_encoder
 from tests.tiny.clip import save_tower
+from tests.tiny.dual import FAMILIES, save_dual
 from tests.tiny.probe import save_visualbert
 from vgtools import __version__
 from vgtools.io import own
@@ -26,6 +28,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
 from vgtools.models import backbone, references, runs
 from vgtools.models.clip import load_teacher
+from vgtools.models.dual import load_dual
 from vgtools.models.encoder import (
     load_encoder,
     load_masked_lm,
@@ -566,3 +569,30 @@ def test_a_model_of_the_user_in_a_folder_of_a_run_is_not_replaced(tmp_path: Path
     assert (folder / "complete").read_text() == encoder.fingerprint
     assert not (folder / ".complete.vg.tmp").exists()
     assert (folder / "notes.txt").read_text() == "mine, too"
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert"])
+def test_weights_of_more_layers_than_the_configuration_reads_are_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    folder = save_encoder(tmp_path / "encoder", kind)
+    config = folder / "config.json"
+    body = json.loads(config.read_text())
+    name = "n_layers" if kind == "distilbert" else "num_hidden_layers"
+    config.write_text(json.dumps(body | {name: body[name] - 1}))
+    for load in (load_encoder, load_masked_lm):
+        with pytest.raises(DataError, match=f"the weights have {body[name]} layers") as error:
+            load(str(folder))
+        assert error.value.code == Exit.DATA
+
+
+@pytest.mark.parametrize("side", ["text", "vision"])
+def test_both_sides_of_a_dual_encoder_read_all_layers(tmp_path: Path, side: str) -> None:
+    for family in FAMILIES:
+        folder = save_dual(tmp_path / family, family)
+        config = folder / "config.json"
+        body = json.loads(config.read_text())
+        body[f"{side}_config"]["num_hidden_layers"] = 1
+        config.write_text(json.dumps(body))
+        with pytest.raises(DataError, match='"num_hidden_layers": is 1, and the weights have 2'):
+            load_dual(str(folder))

@@ -23,6 +23,7 @@ from vgtools.io.inputs import Inputs
 from vgtools.io.names import bare, is_jsonl, is_stream, refuse_special
 from vgtools.io.output import Output
 from vgtools.io.process import is_quiet, note
+from vgtools.io.splits import is_held_out
 from vgtools.io.streams import read_lines
 
 Row = dict[str, Any]
@@ -54,10 +55,11 @@ def save(
     if tally.skip and not is_stream(path):
         files.append(f"{name.removesuffix('.jsonl')}.errors.jsonl")
     digest = hashlib.sha256()
-    count = 0
+    count = held_out = 0
     with Output(files, config, inputs=inputs, restart=restart) as out:
         done = int(out.state.get("rows", 0))
         for count, row in enumerate(rows, 1):
+            held_out += as_text and is_held_out(row)
             # Rows of a finished output are still read, because the image list and the counts need
             # them.
             if out.complete:
@@ -77,6 +79,8 @@ def save(
         if not out.complete:
             for error in tally.errors if len(files) > 1 else ():
                 out.write(dumps(error.record()), 1)
+            # Lines have no splits: the manifest counts the rows that nothing may learn from.
+            facts |= {"held_out": held_out} if held_out else {}
             out.finish(kind=what, rows=count, left_out=dict(+tally.left_out), **facts)
     if is_quiet():
         return count

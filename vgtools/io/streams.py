@@ -583,9 +583,9 @@ def jsonl_rows(
 def holds_rows(path: str | Path, first: str, keys: Iterable[str] = ("text",)) -> bool:
     """Return whether an input holds JSON lines; the one rule for every command.
 
-    A name decides if there is one: `.jsonl`, compressed or not. A stream without a name
+    A name decides if there is one: `.jsonl` or `.txt`, compressed or not. A stream without a name
     (`is_unnamed`) holds JSON lines if its first line is a JSON object with the keys that the
-    command needs.
+    command needs; such a line in a file with another name is refused.
 
     Args:
         path: the input.
@@ -593,10 +593,12 @@ def holds_rows(path: str | Path, first: str, keys: Iterable[str] = ("text",)) ->
         keys: the keys that each row must have.
 
     Raises:
-        DataError: a first line that starts like JSON and is not such a row.
+        DataError: a stream's first line starts like JSON and is not such a row, or a file's is one
+            and its name does not show it (65).
     """
-    if is_jsonl(path) or not is_unnamed(path):
+    if is_jsonl(path) or (bare(path).endswith(".txt") and not is_unnamed(path)):
         return is_jsonl(path)
+    first = first.lstrip()
     if not first.startswith("{"):
         return False
     try:
@@ -604,7 +606,12 @@ def holds_rows(path: str | Path, first: str, keys: Iterable[str] = ("text",)) ->
     except orjson.JSONDecodeError:
         row = None
     if isinstance(row, dict) and all(key in row for key in keys):
+        if not is_unnamed(path):
+            why = "holds rows of JSON, by its first line, and would be read as text"
+            raise DataError(f"{why}; name rows .jsonl, and a text .txt", path, 1)
         return True
+    if not is_unnamed(path):
+        return False
     if re.match(r'\{\s*"', first):
         names = " and ".join(f'"{key}"' for key in keys)
         why = f"starts like JSON, but is not an object with {names}; name a text file .txt"

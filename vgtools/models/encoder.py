@@ -197,6 +197,46 @@ def check_layers(config: Mapping[str, Any], folder: Path) -> None:
             why = f'"num_attention_heads": expected at least 1, got {heads}'
         if why:
             raise DataError(f"{why}; save the model again", folder / "config.json")
+    _check_depth(config, folder)
+
+
+# The number of a layer; a whole dual encoder has two sides.
+_OF_LAYER = re.compile(
+    r"(?:(text|vision)_model\.|.*\.|)(?:\w+\.)?(?:encoder|transformer)\.layers?\.(\d+)\."
+)
+
+
+def _check_depth(config: Mapping[str, Any], folder: Path) -> None:
+    """Refuse weights of more layers than a model's configuration reads.
+
+    Raises:
+        DataError: the others would be left out without a word (65).
+    """
+    depths = dict[str, int]()
+    main = folder / "model.safetensors"
+    for file in [main] if main.exists() else folder.glob("*.safetensors"):
+        for name in _names_in(file):
+            if found := _OF_LAYER.match(name):
+                side = found[1] or ""
+                depths[side] = max(depths.get(side, 0), int(found[2]) + 1)
+    for side, depth in depths.items():
+        values = config.get(f"{side}_config") if side else config
+        values = values if isinstance(values, dict) else config
+        layers = values.get("num_hidden_layers", values.get("n_layers"))
+        if type(layers) is int and layers < depth:
+            why = f'"num_hidden_layers": is {layers}, and the weights have {depth} layers'
+            way_out = "save the model again, without the layers that are not to be used"
+            raise DataError(f"{why}; {way_out}", folder / "config.json")
+
+
+def _names_in(file: Path) -> list[str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as opened:
+            return list(opened.keys())
+    except (SafetensorError, OSError):  # named where it is read
+        return []
 
 
 def _has_regions(config: Mapping[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from vgtools.io.errors import DataError
 from vgtools.io.json_items import json_items
 from vgtools.io.names import is_jsonl, is_stream, is_table
+from vgtools.io.splits import refuse_held_out
 from vgtools.io.streams import (
     Line,
     TextStats,
@@ -28,7 +29,6 @@ from vgtools.io.streams import (
     read_records,
 )
 from vgtools.tasks.table import Form, Task, describe_columns
-from vgtools.text.splits import refuse_held_out
 
 
 @dataclass(frozen=True, slots=True)

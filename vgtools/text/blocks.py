@@ -27,10 +27,10 @@ from vgtools.io.forms import SIZE, check_form
 from vgtools.io.names import is_stream, is_url, manifest_path, refuse_stream
 from vgtools.io.output import files_of
 from vgtools.io.process import Progress
+from vgtools.io.splits import refuse_held_out, refuse_made_of_held_out
 from vgtools.io.streams import Window, read_text_rows, read_windows
 from vgtools.io.trust import trusted
 from vgtools.io.written import manifest_beside
-from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import VokenWriter, check_rows, is_packed, no_collection
 
@@ -242,7 +242,7 @@ def pack(
     """
     fingerprint = tokenizer_fingerprint(tokenizer)
     if train:
-        _refuse_vokens_held_out(path)
+        refuse_made_of_held_out(path)
     if is_packed(path):
         return open_packed(path, fingerprint)
     with file_errors(folder, reading=False):
@@ -292,15 +292,6 @@ def _convert(
                 progress.advance(len(tokens.ids))
         out.finish(tokenizer={"sha256": fingerprint}, count=_bank_size(path))
     return out.complete
-
-
-def _refuse_vokens_held_out(path: str) -> None:
-    """Refuse vokens of texts of splits to evaluate on, which their manifest counts."""
-    held_out = manifest_beside(path).get("held_out")
-    if held_out:
-        why = f"has vokens of {amount(held_out, 'text')} of splits to evaluate on"
-        way_out = "vokenize those to learn from alone: jq -c 'select(.split == \"train\")'"
-        raise DataError(f"{why}; {way_out}", path)
 
 
 def _converted(target: Path, fingerprint: str, path: str) -> list[Packed]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.splits import refuse_held_out
 from vgtools.io.streams import read_text_rows
-from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import special_ids
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from vgtools.io.artifact import Features, open_features
 from vgtools.io.errors import DataError, Exit, amount, plain
 from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
+from vgtools.io.splits import refuse_held_out
 from vgtools.io.streams import read_jsonl
 from vgtools.models.devices import to_device
 from vgtools.models.dual import MOST_SCALE, PhotoConfig, photo_network, root
@@ -37,7 +38,6 @@ from vgtools.models.encoder import Encoder
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, identity_of, pick_dtype
 from vgtools.tasks.finetune import make_batches
-from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.training import processes
 from vgtools.training.session import Job, Pretraining

@@ -20,9 +20,9 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, file_error
 from vgtools.io.process import Progress
+from vgtools.io.splits import refuse_held_out
 from vgtools.io.streams import read_windows, require
 from vgtools.systems.grounding.pictures import PictureFeatures
-from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import content_mask, tokenize
 
 if TYPE_CHECKING:

@@ -160,8 +160,8 @@ class RetrieverPixels:
         regions: positions that its maps need at least.
 
     Raises:
-        DataError: the backbone is none of timm's, does not take pictures of these sizes, or their
-            maps have too few positions (usage).
+        DataError: the backbone is not one of timm's, it does not take pictures of these sizes, or
+            their maps have too few positions (usage).
     """
 
     def __init__(

@@ -18,11 +18,11 @@ from torch import Tensor
 from vgtools.images.regions import Regions, backbone_of
 from vgtools.io.arrays import Array, padded
 from vgtools.io.errors import DataError
+from vgtools.io.splits import refuse_held_out
 from vgtools.io.streams import read_jsonl
 from vgtools.models.references import check_same
 from vgtools.models.runs import read_run
 from vgtools.models.sealed import run_with
-from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import tokenize
 
 if TYPE_CHECKING:

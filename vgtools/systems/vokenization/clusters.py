@@ -21,11 +21,11 @@ import torch
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.process import Progress
+from vgtools.io.splits import refuse_held_out
 from vgtools.models.encoder import Encoder
 from vgtools.retrieval.index import bare_index
 from vgtools.systems.vokenization.states import StateEmbedding, config_of, fingerprint_of
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer
-from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import Tokens, tokenize, word_spans, written_words
 
 _PER_CLUSTER = 256  # tokens per cluster to fit on, by default; faiss takes no more

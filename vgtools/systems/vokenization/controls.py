@@ -21,12 +21,12 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
 from vgtools.io.files import digest_of, sha256_file
+from vgtools.io.splits import refuse_held_out
 from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.models.references import load_tokenizer
 from vgtools.retrieval.index import Index, matcher_path
 from vgtools.systems.vokenization.term_frequency import TermFrequency, drawn_numbers, held_tokens
 from vgtools.systems.vokenization.vokenize import VokenizeTask, Vokens
-from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import Tokens, tokenize, tokenizer_fingerprint
 from vgtools.training.splits import other_images
 

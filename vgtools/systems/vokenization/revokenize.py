@@ -19,8 +19,8 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.helpers import spread
 from vgtools.io.output import Output
+from vgtools.io.splits import is_held_out
 from vgtools.io.streams import Piece, Window, read_windows
-from vgtools.text.splits import is_held_out
 from vgtools.text.tokens import Tokens, span_iou_align, tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import (
     EncodedRows,

@@ -20,9 +20,9 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
+from vgtools.io.splits import refuse_held_out
 from vgtools.io.streams import read_jsonl
 from vgtools.systems.vokenization.vokenize import Vokens
-from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import Tokens, tokenize
 
 _CAPTIONS = 8192  # captions tokenised at a time

@@ -29,6 +29,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.names import public
 from vgtools.io.output import Output
 from vgtools.io.process import cores
+from vgtools.io.splits import is_held_out, split_of
 from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.io.windows import growing_windows as growing_windows
 from vgtools.io.windows import pipelined
@@ -48,7 +49,6 @@ from vgtools.systems.vokenization.dual import (
 )
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, at_context, load_matcher
 from vgtools.systems.vokenization.states import StateEmbedding, open_states
-from vgtools.text.splits import is_held_out, split_of
 from vgtools.text.tokens import (
     Tokens,
     WindowTokenizer,

@@ -17,11 +17,11 @@ from tests.tiny.runs import refused
 from tests.tiny.visual import open_tiny
 from vgtools import cli
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.splits import refuse_held_out
 from vgtools.models.references import load_tokenizer
 from vgtools.tasks.dispatch import read_split
 from vgtools.tasks.table import find_task
 from vgtools.text.blocks import pack
-from vgtools.text.splits import refuse_held_out
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_vokens_from_a_pipe_keep_the_split_of_their_text(
     for path, why in (
         (piped, "piped.jsonl:2: \"split\" is 'test'"),
         (tmp_path / "printed.jsonl", "printed.jsonl:2: \"split\" is 'test'"),
-        (carried, "has vokens of 2 texts of splits to evaluate on"),
+        (carried, "was made of 2 rows of splits to evaluate on"),
     ):
         with pytest.raises(DataError, match=re.escape(why)):
             pack(str(path), tmp_path / "packed", load_tokenizer(encoder), train=True)
@@ -173,6 +173,37 @@ def test_other_splits_and_none_are_learned_from() -> None:
     refuse_held_out({}, "x.jsonl", 1)
 
 
+SHAPED = ["--shape", "s.json", "-t", "t", "--device", "cpu"]
+
+
+def test_sentences_of_rows_to_evaluate_on_are_not_learned_from(
+    folder: Path,
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    texts = tmp_path / "texts.jsonl"
+    splits = ("train", "dev", "test")
+    texts.write_text("".join(f'{{"text": "Bam. Bet.", "split": "{name}"}}\n' for name in splits))
+    lines = str(tmp_path / "lines.txt")
+    assert cli.run(["prepare", "sentences", str(texts), "-o", lines, "-q"]) == 0
+    encoder = str(tiny / "encoder")
+    why = "lines.txt: was made of 4 rows of splits to evaluate on"
+    for words in (
+        ["prepare", "tokenizer", lines, "--vocabulary", "30", "-o", str(tmp_path / "bpe")],
+        ["prepare", "clusters", lines, "-e", encoder, "-k", "2", "-o", str(tmp_path / "c.faiss")],
+        ["pretrain", lines, *SHAPED, "--steps", "1", "-o", str(tmp_path / "lm"), "-q"],
+        [
+            "vokenize", lines, "--index", str(tiny / "vg.faiss"), "--control", "frequent",
+            "--captions", lines,
+        ],
+    ):  # fmt: skip
+        assert cli.run(words) == Exit.DATA
+        refused(capfd, why)
+
+
 PHRASE = {"start": 2, "end": 5, "boxes": [[0, 0, 5, 5]]}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "sst-2": {"sentence": "a dog", "label": 1},
@@ -217,7 +248,7 @@ def test_vokens_of_texts_to_evaluate_on_are_not_learned_from(
             if held_out is None:
                 assert len(pack(path, tmp_path / "packed", tokenizer, train=True)) == 1
                 continue
-            with pytest.raises(DataError, match="2 texts of splits to evaluate on"):
+            with pytest.raises(DataError, match="made of 2 rows of splits to evaluate on"):
                 pack(path, tmp_path / "packed", tokenizer, train=True)
 
 
@@ -234,5 +265,5 @@ def test_published_files_of_texts_to_evaluate_on_are_not_learned_from(
     assert cli.run(["prepare", "hdf5", *args]) == 0
     args = ["c.bert.hdf5", "c.vg.hdf5", "-t", encoder, "-o", "w.npy", "-q"]
     assert cli.run(["prepare", "vokens", *args]) == 0
-    with pytest.raises(DataError, match="vokens of 1 text of splits to evaluate on"):
+    with pytest.raises(DataError, match="made of 1 row of splits to evaluate on"):
         pack("w.npy", tmp_path / "packed", load_tokenizer(encoder), train=True)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vgtools.io.errors import DataError
+from vgtools.io.errors import DataError, amount
+from vgtools.io.names import is_shards
+from vgtools.io.written import manifest_beside
 
 # Such a word is first in dev_matched, val2014, testA, minival, newstest2014, held-out, trial, and a
 # word of its own in public_test, ood-testB, unseen_validation, ted.tst2013; not in restval, latest.
@@ -31,15 +33,34 @@ def split_of(row: Mapping[str, Any]) -> dict[str, str]:
     return {"split": split} if isinstance(split, str) else {}
 
 
+def refuse_made_of_held_out(path: str | Path) -> None:
+    """Refuse to learn from a file of vg's that has rows to evaluate on, which its manifest counts.
+
+    Raises:
+        DataError: it has such rows (65).
+    """
+    if held_out := manifest_beside(path).get("held_out"):
+        why = f"was made of {amount(held_out, 'row')} of splits to evaluate on"
+        way_out = "make it again from those to learn from: jq -c 'select(.split == \"train\")'"
+        raise DataError(f"{why}; {way_out}", path)
+
+
 def refuse_held_out(row: Mapping[str, Any], path: str | Path, line: int) -> None:
     """Refuse to learn from a row whose "split" is for validation or testing.
+
+    With the first row the whole file is checked as `refuse_made_of_held_out` does: lines of a text
+    have no splits.
 
     Raises:
         DataError: the row is of such a split, or "split" is of another type (65).
     """
+    if line == 1:
+        refuse_made_of_held_out(path)
     if not isinstance(row.get("split"), str | int | None):  # a number has no meaning
         raise DataError(f'"split": expected a name, got {row["split"]!r:.40}', path, line)
     if is_held_out(row):
         why = f'"split" is {row["split"]!r:.40}: expected rows to learn from, such as "train"'
-        way_out = f"""leave those out: jq -c 'select(.split == "train")' {path}"""
+        way_out = "leave those out"
+        if str(path).endswith(".jsonl") and not is_shards(path):
+            way_out += f""": jq -c 'select(.split == "train")' {path}"""
         raise DataError(f"{why}; {way_out}", path, line)
