@@ -271,6 +271,25 @@ def test_a_tokenizer_is_not_written_over_its_texts(
     assert {file: file.read_bytes() for file in (data / "bpe").iterdir()} == before
 
 
+def test_a_damaged_run_json_of_a_tokenizer_is_refused_until_it_is_removed(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "bpe"
+    args = ["prepare", "tokenizer", data / "pairs/train.jsonl", "--vocabulary", 60, "-o", folder]
+    assert vg(*args) == 0
+    expected = {file: file.read_bytes() for file in folder.iterdir()}
+    (folder / "run.json").write_bytes(expected[folder / "run.json"][:300])
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    assert vg(*args) == Exit.CANNOT_CREATE
+    error = capfd.readouterr().err
+    assert "or remove it and make the run again" in error
+    assert "--restart" not in error
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+    (folder / "run.json").unlink()
+    assert vg(*args) == 0
+    assert {file: file.read_bytes() for file in folder.iterdir()} == expected
+
+
 def test_a_tokenizer_opens_in_transformers(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

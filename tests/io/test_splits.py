@@ -212,6 +212,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "flickr30k-grounding": {
         "image": "1", "text": "a dog", "phrases": [PHRASE], "width": 9, "height": 9,
     },
+    "nlvr2": {"identifier": "a-1-0-1", "sentence": "a dog", "label": "True"},
+    "vcr-qa": {
+        "annot_id": "a-1", "img_fn": "1.jpg", "objects": ["person"], "question": ["who", "?"],
+        "answer_choices": [["a"], ["b"], ["c"], [[0]]], "answer_label": 1,
+        "rationale_choices": [["a"], ["b"], ["c"], ["d"]], "rationale_label": 0,
+    },
 }  # fmt: skip
 
 
@@ -219,12 +225,32 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 def test_no_task_is_fine_tuned_on_examples_to_evaluate_on(tmp_path: Path, task: str) -> None:
     path = tmp_path / "x.jsonl"
     rows = [EXAMPLES[task] | {"split": split} for split in ("train", "test")]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = [json.dumps(row).replace("a-1", f"a-{i}") for i, row in enumerate(rows)]
+    path.write_text("\n".join(lines))
     for split in ("dev", "test"):
         assert len(list(read_split(find_task(task), split, path))) == 2
     with pytest.raises(DataError, match="\"split\" is 'test'") as caught:
         list(read_split(find_task(task), "train", path))
     assert (caught.value.line, caught.value.code) == (2, Exit.DATA)
+
+
+@pytest.mark.parametrize(
+    ("task", "header", "row"),
+    [
+        ("sst-2", "sentence\tlabel\tsplit", "a dog\t1\t{1}"),
+        ("sick", "pair_ID\tsentence_A\tsentence_B\tentailment_judgment\tSemEval_set",
+         "{0}\ta dog\ta cat\tNEUTRAL\t{1}"),
+    ],
+)  # fmt: skip
+def test_no_column_of_splits_is_overlooked(
+    tmp_path: Path, task: str, header: str, row: str
+) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_text("\n".join([header, row.format(1, "TRAIN"), row.format(2, "TRIAL"), ""]))
+    assert len(list(read_split(find_task(task), "dev", path))) == 2
+    with pytest.raises(DataError, match="\"split\" is 'TRIAL'") as caught:
+        list(read_split(find_task(task), "train", path))
+    assert (caught.value.line, caught.value.code) == (3, Exit.DATA)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "npy"])

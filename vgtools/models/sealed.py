@@ -83,12 +83,16 @@ def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
     if not file.exists():
         why = "is not a finished vg run (no run.json); run the command that writes it again to"
         raise DataError(f"{why} resume", path, code=Exit.NO_INPUT)
-    info = read_json(file, f"the run.json of a vg run; {_WAY_OUT}")
+    way_out = _WAY_OUT
+    if file.is_file() and kind_of(file) == TOKENIZER:
+        # A command without --restart makes it, and does not read what is not there.
+        way_out = "restore it from a copy of the run, or remove it and make the run again"
+    info = read_json(file, f"the run.json of a vg run; {way_out}")
     check_format(info, file)
     if kind is not None and info.get("kind") != kind:
         raise DataError(f"expected a run of kind {kind!r}, got {info.get('kind')!r}", path)
-    unseal(info, file, _WAY_OUT, END)
-    check_form(info, _FORM, file, _WAY_OUT)
+    unseal(info, file, way_out, END)
+    check_form(info, _FORM, file, way_out)
     _check_names(info, file)
     return info
 

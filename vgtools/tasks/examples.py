@@ -255,11 +255,12 @@ def read_table(
     lines = chain([first], lines)
     records: Iterator[tuple[int, dict[str, Any]]]
     if isinstance(first, dict) or first.lstrip().startswith("{"):
-        form, records = _jsonl(task, lines, path, unlabelled, stats)
+        form, records = _jsonl(task, lines, path, unlabelled)
     else:
         form, width, titles = _recognise(task, first, path, unlabelled)
         records = _cells(task, form, width, titles, cast(Iterator[str], lines), path, stats)
     for number, (line, record) in enumerate(records):
+        stats.check({"split": record.get(form.split)}, path, line)
         label = record.get(form.label)
         if str(label) in task.no_gold:
             stats.no_gold += 1
@@ -454,7 +455,7 @@ def _cells(
 
 
 def _jsonl(
-    task: Task, lines: Iterator[Line], path: str | Path, unlabelled: bool, stats: ReadStats
+    task: Task, lines: Iterator[Line], path: str | Path, unlabelled: bool
 ) -> tuple[Form, Iterator[tuple[int, dict[str, Any]]]]:
     """Return the form and the records of rows with keys; the first row decides the form."""
     first = next(lines)
@@ -471,7 +472,6 @@ def _jsonl(
     def records() -> Iterator[tuple[int, dict[str, Any]]]:
         for number, line in enumerate(chain([first], lines), 1):
             record = parse_json(line, path, number)
-            stats.check(record, path, number)
             missing = [name for name in sorted(needed) if record.get(name) is None]
             if missing:
                 raise missing_key(missing[0], record, path, number)

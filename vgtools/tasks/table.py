@@ -54,6 +54,7 @@ class Form:
     separator: str = "\t"
     extra: int = 0  # without a header: columns that may follow
     image: str = ""  # column with the caption that a text is, as IMAGE#NUMBER
+    split: str = "split"  # column with the split of a row
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from vgtools.commands.options import (
     run_folder,
 )
 from vgtools.commands.signature import flags
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Exit, Tally
 from vgtools.io.process import note
 
 
@@ -123,7 +123,12 @@ def tokenizer(
     learnt = subwords.train_bpe(subwords.both_sides(texts), vocabulary, texts[0], mask)
     facts = dumps(_names_of_marks(mask))
     contents = {written[0]: facts, written[1]: learnt.to_str(pretty=True).encode()}
-    former = read_run(folder)["files"] if (folder / "run.json").exists() else {}
+    former: dict[str, Any] = {}
+    if (folder / "run.json").exists():
+        try:
+            former = read_run(folder)["files"]
+        except DataError as error:  # there is no --restart that would replace it
+            raise DataError(error.why, error.file, code=Exit.CANNOT_CREATE) from None
 
     def is_former(file: Path) -> bool:
         return has_hash(former.get(file.name, {}).get("sha256"), contents[file], file)

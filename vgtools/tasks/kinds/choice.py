@@ -35,7 +35,7 @@ def read(
 ) -> Iterator[tuple[int, Example]]:
     """Yield (line, example) of an official file."""
     if task.images and task.own is None:
-        return _read_vcr(task, path, unlabelled)
+        return _read_vcr(task, path, unlabelled, stats)
     return _read_endings(task, path, unlabelled, stats)
 
 
@@ -79,7 +79,9 @@ class SceneExample(VisualExample):
     links: tuple[tuple[Link, ...], ...] = ()  # words that name objects: in the text, in each choice
 
 
-def _read_vcr(task: Task, path: str | Path, unlabelled: bool) -> Iterator[tuple[int, SceneExample]]:
+def _read_vcr(
+    task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
+) -> Iterator[tuple[int, SceneExample]]:
     """Yield VCR's questions with four answers, or with the right answer and four rationales.
 
     A test file does not mark the right answer: rationales are then asked with each answer, `ID-a0`
@@ -94,6 +96,7 @@ def _read_vcr(task: Task, path: str | Path, unlabelled: bool) -> Iterator[tuple[
     keys = {"annot_id": str, "img_fn": str, "objects": list, "question": list}
     keys |= {"answer_choices": list, "rationale_choices": list}
     for line, row in read_jsonl(path, keys):
+        stats.check(row, path, line)
         scene = _Scene(row, path, line)
         question = scene.words(row["question"], "question")
         answers = scene.choices("answer_choices")

@@ -36,18 +36,19 @@ def read(
 ) -> Iterator[tuple[int, Example]]:
     """Yield (line, example) of an official file."""
     if task.images and task.own is None:
-        return _read_nlvr2(task, path, unlabelled)
+        return _read_nlvr2(task, path, unlabelled, stats)
     return read_sentences(task, path, unlabelled, stats, class_number)
 
 
 def _read_nlvr2(
-    task: Task, path: str | Path, unlabelled: bool
+    task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
 ) -> Iterator[tuple[int, VisualExample]]:
     """Yield the rows of NLVR2; `dev-850-0-1` is sentence 1 of dev-850-0-img0 and dev-850-0-img1.
 
     Source: the data set's README.
     """
     for line, row in read_jsonl(path, {"identifier": str, "sentence": str}):
+        stats.check(row, path, line)
         name = row["identifier"]
         if len(name.split("-")) != 4:
             why = '"identifier" must be split-set-pair-sentence, for example dev-850-0-1'
