@@ -366,6 +366,37 @@ def save_scene(folder: Path) -> Path:
     return tiny_grounding.save_index(folder / "scene.faiss", bank, "captions", words)
 
 
+def test_own_images_under_another_name_are_noted(
+    retrieve: Retrieve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [{"text": "a puppy", "image": name} for name in ("3", "img/3.jpg", "img/4.jpg")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    retrieve(path, "-k", "2", "--not-own", index=save_scene(tmp_path))
+    assert (
+        '2 rows with an "image" that the bank does not have by this name' in capsys.readouterr().err
+    )
+    body = json.loads((tmp_path / "out.json").read_text())
+    assert (body["own_left_out"], body["own_unknown"]) == (1, 2)
+
+
+def test_another_list_of_stop_words_is_another_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The word is in no caption, so that the files of the index stay as they are."""
+    (tmp_path / "t.txt").write_text("a puppy truck\n")
+    index = str(save_scene(tmp_path))
+    ask = ["retrieve", str(tmp_path / "t.txt"), "--index", index, "-o", str(tmp_path / "r.jsonl")]
+    assert run(ask) == run(ask) == 0
+    assert "is up to date" in capsys.readouterr().err
+    manifest = Path(index).with_suffix(".json")
+    body = json.loads(manifest.read_text())
+    body["words"]["fingerprint"] = "0" * 64
+    manifest.write_text(json.dumps(body))
+    assert run(ask) in (0, 65)
+    assert "is up to date" not in capsys.readouterr().err
+
+
 def test_an_index_of_captions_finds_scenes(retrieve: Retrieve, tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     texts = ["a puppy", "the", "", "a truck"]

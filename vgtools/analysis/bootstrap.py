@@ -32,23 +32,43 @@ def ends(values: Array) -> list[float]:
 def share_ends(right: Array, total: Array, drawn: Array) -> list[float]:
     """Return the ends of the 95 % interval of a share, a sum over groups of another.
 
-    Percentiles of the samples miss the share too often where few items are right or groups are few
-    (`tests/benchmarks/null.py`): which percentiles are taken follows from the bias and the skew of
-    the samples, and from Student's distribution. Below 50 groups samples still differ too little,
-    and an interval from their standard error widens theirs, which is taken to be at least as large
-    as if items were drawn one by one. One group alone shows no spread.
-
     Args:
         right: (G,) right items of each group.
         total: (G,) items of each group; at least one group has any.
         drawn: (S, G) how often each sample draws each group.
 
-    Source: Efron 1987, equations 3.8 and 6.6, with t of G - 1 degrees of freedom for z, as
-        Hesterberg 2015 (What teachers should know about the bootstrap), section 5.3, has it;
-        Korn & Graubard 1999 (Analysis of health surveys), section 3.2, for the log odds.
+    Source: as `mean_share_ends`.
     """
     share = right.sum() / total.sum()
     size = int((total > 0).sum())
+    shares = _ratio(drawn @ right, drawn @ total)
+    without = _ratio(right.sum() - right, total.sum() - total)
+    squares = ((right - share * total) ** 2).sum()
+    error = (size * squares / max(size - 1, 1)) ** 0.5 / total.sum()
+    return mean_share_ends(share, shares, without, size, error, int(total.sum()))
+
+
+def mean_share_ends(
+    share: float, shares: Array, without: Array, size: int, error: float, items: int
+) -> list[float]:
+    """Return the ends of the 95 % interval of a share, or of a mean of shares.
+
+    Percentiles of the samples miss the share too often where few items are right or groups are few
+    (`tests/benchmarks/null.py`): `corrected_ends` chooses which are taken. Below 50 groups samples
+    still differ too little, and an interval from the standard error widens theirs, which is taken
+    to be at least as large as if items were drawn one by one. One group alone shows no spread.
+
+    Args:
+        share: the share of all items, from 0 to 1.
+        shares: (S,) the same of each sample.
+        without: (G,) the share without each group.
+        size: number of groups.
+        error: standard error of the share.
+        items: number of items.
+
+    Source: as `corrected_ends`; Korn & Graubard 1999 (Analysis of health surveys), section 3.2, for
+        the log odds.
+    """
     if share in (0, 1):
         # All samples agree. The true share that gives this in all groups in 2.5 % of cases is the
         # end of Clopper & Pearson 1934 (The use of confidence or fiducial limits).
@@ -56,30 +76,64 @@ def share_ends(right: Array, total: Array, drawn: Array) -> list[float]:
         return [0.0, away] if share == 0 else [1 - away, 1.0]
     if size == 1:
         return [0.0, 1.0]
-    shares = _ratio(drawn @ right, drawn @ total)
-    # The share without each group, whose asymmetry is the skew of the share (acceleration).
-    without = _ratio(right.sum() - right, total.sum() - total)
-    apart = without.mean() - without
-    spread = float(np.sqrt((apart**2).sum()))
-    skew = float((apart**3).sum()) / (6 * spread**3) if spread else 0.0
-    # Samples that equal the share count half: many do where few items are right, without a bias.
-    below = ((shares < share).sum() + (shares == share).sum() / 2) / len(shares)
-    normal = NormalDist()
-    # A share beyond all samples would have an infinite bias; S samples show half of one at most.
-    bias = normal.inv_cdf(min(max(below, 0.5 / len(shares)), 1 - 0.5 / len(shares)))
-    # The variance over samples has G for G - 1: the second factor makes up for it.
-    reach = _t(size - 1) * (size / (size - 1)) ** 0.5
-    at = [bias + (bias + z) / (1 - skew * (bias + z)) for z in (-reach, reach)]
-    low, high = np.quantile(shares, [normal.cdf(z) for z in at]).tolist()
+    low, high = corrected_ends(share, shares, without, size)
     if size >= _FEW:
         return [low, high]
-    error = (size * ((right - share * total) ** 2).sum() / (size - 1)) ** 0.5 / total.sum()
-    error = max(error, (share * (1 - share) / total.sum()) ** 0.5)
+    error = max(error, (share * (1 - share) / items) ** 0.5)
     # Log odds keep the ends between 0 and 1; half of them are the inverse of tanh.
     odds = np.log(share / (1 - share))
     step = _t(size - 1) * error / (share * (1 - share))
     ends = (1 + np.tanh((odds + step * np.array([-1, 1])) / 2)) / 2
     return [min(low, float(ends[0])), max(high, float(ends[1]))]
+
+
+def difference_ends(
+    value: float, samples: Array, without: Array, size: int, error: float
+) -> list[float]:
+    """Return the ends of the 95 % interval of a difference of shares.
+
+    The ends of `corrected_ends` are widened to where Student's t has them. One group
+    alone shows no spread.
+
+    Args:
+        value: the value of all items, from -1 to 1.
+        samples: (S,) the same of each sample.
+        without: (G,) the difference without each group.
+        size: number of groups.
+        error: standard error of the difference.
+    """
+    if size == 1:
+        return [-1.0, 1.0]
+    low, high = corrected_ends(value, samples, without, size)
+    step = _t(size - 1) * error
+    return [max(-1.0, min(low, value - step)), min(1.0, max(high, value + step))]
+
+
+def corrected_ends(value: float, samples: Array, without: Array, size: int) -> list[float]:
+    """Return the ends of the 95 % interval of a value, corrected for bias, skew and few groups.
+
+    Args:
+        value: the value of all items.
+        samples: (S,) the same of each sample.
+        without: (G,) the value without each group, whose asymmetry is the skew (acceleration).
+        size: number of groups, at least 2.
+
+    Source: Efron 1987, equations 3.8 and 6.6, with t of G - 1 degrees of freedom for z, as
+        Hesterberg 2015 (What teachers should know about the bootstrap), section 5.3, has it.
+    """
+    apart = without.mean() - without
+    spread = float(np.sqrt((apart**2).sum()))
+    skew = float((apart**3).sum()) / (6 * spread**3) if spread else 0.0
+    # Samples that equal the value count half: many do where few items are right, without a bias.
+    below = ((samples < value).sum() + (samples == value).sum() / 2) / len(samples)
+    normal = NormalDist()
+    # A value beyond all samples would have an infinite bias; S samples show half of one at most.
+    bias = normal.inv_cdf(min(max(below, 0.5 / len(samples)), 1 - 0.5 / len(samples)))
+    # The variance over samples has G for G - 1: the second factor makes up for it.
+    reach = _t(size - 1) * (size / (size - 1)) ** 0.5
+    at = [bias + (bias + z) / (1 - skew * (bias + z)) for z in (-reach, reach)]
+    low, high = np.quantile(samples, [normal.cdf(z) for z in at]).tolist()
+    return [low, high]
 
 
 def _ratio(right: Array, total: Array) -> Array:

@@ -192,10 +192,11 @@ class Folder:
                 self._names.setdefault(key, set()).add(file)
 
     def digest(self) -> str:
-        """Return a hash of all names, sizes and times, which shows whether the folder changed."""
+        """Return a hash of its place and all names, sizes and times: whether the folder changed."""
         stats = ((file, os.lstat(self.path / file)) for file in self.files)
         facts = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
-        return hashlib.sha256(repr(facts).encode()).hexdigest()
+        # Rows have absolute paths.
+        return hashlib.sha256(repr((os.path.abspath(self.path), facts)).encode()).hexdigest()
 
     def unused(self) -> int:
         """Return how many of the pictures no row has asked for.

@@ -9,7 +9,7 @@ from typing import Any
 
 from vgtools.io.errors import DataError, amount
 from vgtools.io.names import is_shards
-from vgtools.io.written import manifest_beside
+from vgtools.io.written import is_made, manifest_beside
 
 # Such a word is first in dev_matched, val2014, testA, minival, newstest2014, held-out, trial, and a
 # word of its own in public_test, ood-testB, unseen_validation, ted.tst2013; not in restval, latest.
@@ -39,7 +39,8 @@ def refuse_made_of_held_out(path: str | Path) -> None:
     Raises:
         DataError: it has such rows (65).
     """
-    if held_out := manifest_beside(path).get("held_out"):
+    made = is_shards(path) or is_made(path)
+    if made and (held_out := manifest_beside(path).get("held_out")):
         why = f"was made of {amount(held_out, 'row')} of splits to evaluate on"
         way_out = "make it again from those to learn from: jq -c 'select(.split == \"train\")'"
         raise DataError(f"{why}; {way_out}", path)

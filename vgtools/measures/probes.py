@@ -21,7 +21,7 @@ from vgtools.measures.pairs import centred
 from vgtools.measures.ridge import fit
 from vgtools.measures.subject import Subject
 from vgtools.tasks.dispatch import read_examples
-from vgtools.tasks.examples import Example
+from vgtools.tasks.examples import Example, ReadStats
 from vgtools.tasks.table import Task, find_splits, find_task
 
 
@@ -111,10 +111,11 @@ def read_probe(task: Task, files: Mapping[str, str], limit: int) -> TaskProbe:
         limit: training examples, the first ones.
 
     Raises:
-        DataError: a file is of another form (65), or there are fewer than three examples to
-            measure on.
+        DataError: a file is of another form, a row to learn from is of a split to evaluate on (65),
+            or there are fewer than three examples to measure on.
     """
-    train = list(islice(read_examples(task, files["train"]), limit))
+    learned = ReadStats(learn=True)
+    train = list(islice(read_examples(task, files["train"], stats=learned), limit))
     dev = list(read_examples(task, files["dev"]))
     if len(dev) < LEAST:
         raise DataError(f"has {len(dev)} examples; {LEAST} are needed", files["dev"])

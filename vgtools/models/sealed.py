@@ -85,7 +85,7 @@ def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
         raise DataError(f"{why} resume", path, code=Exit.NO_INPUT)
     way_out = _WAY_OUT
     if file.is_file() and kind_of(file) == TOKENIZER:
-        # A command without --restart makes it, and does not read what is not there.
+        # The command that makes it has no --restart.
         way_out = "restore it from a copy of the run, or remove it and make the run again"
     info = read_json(file, f"the run.json of a vg run; {way_out}")
     check_format(info, file)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgtools.io.files import digest_of
+from vgtools.io.files import digest_of, sha256_file
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import is_shards
 from vgtools.io.written import check_made
 from vgtools.models.encoder import Encoder
 from vgtools.text.blocks import PackedInputs
+from vgtools.text.vokens import is_packed
 from vgtools.training.session import Pretraining
 
 
@@ -38,7 +40,10 @@ class PackedPretraining(Pretraining):
         """Return the sha256 of an input, and the columns of it that are named."""
         sha256 = self.files.sha256(path) or self.store.digest(path)
         check_made(path, sha256)
-        return digest_of(path, sha256)
+        digest = digest_of(path, sha256)
+        if is_packed(path) and not is_shards(path):
+            digest += f" {sha256_file(Path(path).with_suffix('.rows.npy'))}"
+        return digest
 
     def close(self) -> None:
         """Remove the packed inputs, unless they are kept; other files in their folder stay."""

@@ -8,6 +8,7 @@ Stanford scheme, which papers before 2020 use.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import sha256_file
 from vgtools.io.names import bare
 from vgtools.io.streams import read_lines
 
@@ -112,6 +114,17 @@ def open_tagger(ref: str) -> Tagger:
             yield Tags([(w.idx, w.idx + len(w.text)) for w in words], [w.tag_ for w in words])
 
     return tag
+
+
+def tagger_facts(ref: str) -> dict[str, str]:
+    """Return the sha256 of a tagger's directory as settings; a package is known by its name."""
+    folder = Path(ref)
+    if not folder.is_dir():
+        return {}
+    digest = hashlib.sha256()
+    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+        digest.update(f"{file.relative_to(folder)} {sha256_file(file)}\n".encode())
+    return {"tagger_sha256": digest.hexdigest()}
 
 
 def _load_spacy(ref: str, needs: str, otherwise: str, exclude: Sequence[str]) -> Any:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from tests.tiny import WORDS, save_encoder
 from tests.tiny import probe as t
+from vgtools.analysis.bootstrap import difference_ends, share_ends
 from vgtools.io.errors import DataError
 from vgtools.models.attention import open_encoder
 from vgtools.systems.attention_probes import text as probes
@@ -278,8 +279,9 @@ def test_intervals_and_choices_equal_brute_force(tmp_path: Path) -> None:
         row, right = report[key]
         groups, place = np.unique([group_of(texts[n]) for n in row], return_inverse=True)
         chance = np.full(len(groups), 1 / len(groups))
-        draws = np.random.default_rng(4).multinomial(len(groups), chance, 60)[:, place]
-        drawn = draws @ right / draws.sum(1, keepdims=True)
+        draws = np.random.default_rng(4).multinomial(len(groups), chance, 60)
+        total = np.bincount(place)
+        sums = np.array([right[place == group].sum(0) for group in range(len(groups))])
         head, offset = (
             int(part.sum(0).argmax())
             for part in (select[key][1][:, :count], select[key][1][:, count:])
@@ -290,16 +292,23 @@ def test_intervals_and_choices_equal_brute_force(tmp_path: Path) -> None:
             == select[key][1][:, count + offset].sum()
         )
         base = count + record["offset"] + 8
-        for name, values, place in (("", drawn[:, head], head), ("baseline", drawn[:, base], base)):
-            low, high = np.quantile(values, [0.025, 0.975])
+        for name, column in (("", head), ("baseline", base)):
+            low, high = share_ends(sums[:, column], total, draws)
             edge = f"{name}_" if name else ""
             assert record[name or "accuracy"] == pytest.approx(
-                100 * right[:, place].mean(), abs=1e-3
+                100 * right[:, column].mean(), abs=1e-3
             )
             assert (record[f"{edge}low"], record[f"{edge}high"]) == pytest.approx(
                 (100 * low, 100 * high), abs=1e-3
             )
-        low, high = np.quantile(drawn[:, head] - drawn[:, base], [0.025, 0.975])
+        gain = sums[:, head] - sums[:, base]
+        value = gain.sum() / total.sum()
+        without = (gain.sum() - gain) / (total.sum() - total)
+        size = len(groups)
+        squares = ((gain - value * total) ** 2).sum()
+        error = np.sqrt(size / (size - 1) * squares) / total.sum()
+        samples = draws @ gain / (draws @ total)
+        low, high = difference_ends(value, samples, without, size, error)
         assert (record["difference_low"], record["difference_high"]) == pytest.approx(
             (100 * low, 100 * high), abs=1e-3
         )

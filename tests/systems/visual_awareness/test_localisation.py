@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from vgtools.analysis.bootstrap import difference_ends, mean_share_ends
 from vgtools.images.maps import Located, Query
 from vgtools.images.masks import Outline
 from vgtools.io.arrays import Array
@@ -130,9 +131,8 @@ def test_intervals_are_those_of_samples_of_photos(monkeypatch: pytest.MonkeyPatc
     record = intervals(values, photos, ["a", "b"], groups, seed=5)
 
     names = sorted(set(photos))
-    generator = np.random.default_rng(5)
-    sampled = list[list[float]]()
-    for drawn in generator.multinomial(12, np.full(12, 1 / 12), 1000).tolist():
+
+    def mean_of(drawn: list[int]) -> list[float]:
         means = list[Array]()
         for group in sorted(set(groups)):
             taken = [
@@ -143,15 +143,25 @@ def test_intervals_are_those_of_samples_of_photos(monkeypatch: pytest.MonkeyPatc
             ]
             if taken:
                 means.append(np.mean(taken, axis=0))
-        sampled.append(np.mean(means, axis=0).tolist())
+        return [float(mean) for mean in np.mean(means, axis=0)]
+
+    drawn = np.random.default_rng(5).multinomial(12, np.full(12, 1 / 12), 1000).tolist()
+    sampled = np.array([mean_of(weights) for weights in drawn])
+    without = np.array([mean_of([int(i != left) for i in range(12)]) for left in range(12)])
+    error = np.sqrt(11 / 12 * ((without - without.mean(0)) ** 2).sum(0))
     for column, name in enumerate("ab"):
         mean = np.mean(
             [values[[g == group for g in groups], column].mean() for group in set(groups)]
         )
         assert record[name] == pytest.approx(100 * mean, abs=0.006)
-        low, high = np.quantile([sample[column] for sample in sampled], [0.025, 0.975])
+        found = (sampled[:, column], without[:, column], 12, error[column])
+        low, high = mean_share_ends(mean, *found, 60)
         assert record[f"{name}_low"] == pytest.approx(100 * low, abs=0.006)
         assert record[f"{name}_high"] == pytest.approx(100 * high, abs=0.006)
+        difference = intervals(values, photos, ["a", "b"], groups, seed=5, signed=[name])
+        low, high = difference_ends(mean, *found)
+        assert difference[f"{name}_low"] == pytest.approx(100 * low, abs=0.006)
+        assert difference[f"{name}_high"] == pytest.approx(100 * high, abs=0.006)
     assert localisation._SAMPLES % localisation._BLOCK == 0
 
 
@@ -171,7 +181,23 @@ def test_the_record_of_pointing() -> None:
     assert (record["hit"], record["centre"], record["above_centre"]) == (75.0, 25.0, 50.0)
     assert record["random_cell"] == 25.0
     assert record["box_area"] == pytest.approx(100 * (3 * 0.09 + 0.36) / 4, abs=0.01)
-    assert (record["hit_low"], record["hit_high"]) == (75.0, 75.0)  # one photo
+    assert (record["hit_low"], record["hit_high"]) == (0.0, 100.0), "one photo shows no spread"
+    assert (record["above_centre_low"], record["above_centre_high"]) == (-100.0, 100.0)
+
+
+@pytest.mark.parametrize(("photos", "share"), [(10, 0.04), (10, 0.4), (20, 0.04), (50, 0.1)])
+def test_intervals_of_few_photos_and_rare_hits_cover(photos: int, share: float) -> None:
+    rng = np.random.default_rng(photos)
+    names = [str(number) for number in range(photos)]
+    held = differences = 0
+    for _ in range(200):
+        hits = (rng.random((2, photos)) < share).astype(float)
+        values = np.stack([hits[0], hits[0] - hits[1]], 1)
+        found = intervals(values, names, ["hit", "above"], signed=["above"])
+        held += found["hit_low"] <= 100 * share <= found["hit_high"]
+        differences += found["above_low"] <= 0 <= found["above_high"]
+    # Of 95 %, 200 draws show less than 91 % in one of 200 times.
+    assert min(held, differences) >= 182
 
 
 def test_the_record_of_segmentation_is_the_mean_over_classes() -> None:

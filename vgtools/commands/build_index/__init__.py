@@ -105,6 +105,7 @@ def _find_by_words(source: str, by: Keys, output: str, limit: int | None, restar
     config = {
         "command": "build-index",
         "vectors": vectors and vectors.fingerprint,
+        "vectors_at": words.get("vectors"),
         "keywords": by.keywords,
         "stop_words": words["stop_words"],
         "limit": limit,

@@ -56,6 +56,7 @@ def embed(
         "command": "build-index",
         "features": features.manifest["files"],
         "matcher": bank.fingerprint,
+        "matcher_at": _named(run, output),
         "factory": lists.factory,
         **({"goal": lists.goal} if lists.factory == AUTO else {}),
         **({"nprobe": lists.nprobe} if lists.nprobe else {}),

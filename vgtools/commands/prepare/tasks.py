@@ -82,11 +82,12 @@ def vua(
     from vgtools.datasets import task_files
     from vgtools.datasets.rows import save
     from vgtools.io.streams import TextStats
+    from vgtools.text.parses import tagger_facts
 
     tally = Tally()
     stats = TextStats()
     rows = task_files.metaphors(table, tally, lambda texts: _nouns(tagger, texts), stats)
-    config = {"command": "vua", "tagger": tagger}
+    config = {"command": "vua", "tagger": tagger, **tagger_facts(tagger)}
     save(rows, target.output, tally, "tagged sentences", config, [table], target.restart)
     if stats.replaced:
         why = f"{stats.replaced} lines are not UTF-8; bad bytes were replaced"

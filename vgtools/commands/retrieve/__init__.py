@@ -131,3 +131,6 @@ def _summary(counts: Mapping[str, int], not_own: bool) -> None:
     note("retrieve", message)
     if not_own and not counts["own_left_out"]:
         warn("retrieve", 'no row has an "image" of the bank; --not-own left nothing out')
+    elif unknown := counts.get("own_unknown"):
+        why = f'{amount(unknown, "row")} with an "image" that the bank does not have by this name'
+        warn("retrieve", f"{why}; --not-own left nothing out of those")

@@ -112,6 +112,7 @@ def _by_words(
     from vgtools.io.written import manifest_beside
     from vgtools.systems.grounding.association import open_associator
     from vgtools.systems.grounding.retrieve import AssociativeRetriever
+    from vgtools.text.parses import tagger_facts
 
     (index,) = indexes
     nouns = manifest_beside(index)["keys"] == "nouns"
@@ -124,8 +125,12 @@ def _by_words(
             f"{search.clusters} clusters need as many images; raise -k ({search.k})",
         )
     associator = open_associator(index, **how)
-    files = manifest_beside(index)["files"]
-    config = {"command": "retrieve", "index_sha256": files, **how}
+    made = manifest_beside(index)
+    config = {"command": "retrieve", "index_sha256": made["files"], **how}
+    # Words that no caption has are in the texts: the files of the index do not show theirs.
+    config["words"] = {k: v for k, v in (made.get("words") or {}).items() if k != "vectors"}
+    if nouns:
+        config |= tagger_facts(how["tagger"])
     return OpenedRetriever(AssociativeRetriever(associator), associator.ids, config)
 
 

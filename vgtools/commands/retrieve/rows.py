@@ -92,12 +92,18 @@ class RetrieveTask:
                     rows=len(rows),
                     without=int((images[:, 0] < 0).sum()),
                     own_left_out=int((self._own(rows) >= 0).sum()),
+                    own_unknown=self._count_unknown(rows),
                     replaced=window.replaced,
                 )
                 out.commit({"rows": counts["rows"], "digest": window.digest, "counts": counts})
                 yield len(rows)
         facts = {"index": self._place, "count": len(opened.ids), "k": k}
         out.finish(kind="retrieved", **facts, **counts)
+
+    def _count_unknown(self, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Return how many rows name an image of their own that the bank does not have."""
+        given = [row["image"] for row in rows if row.get("image")] if self._search.not_own else []
+        return sum(name not in self._row_of for name in given)
 
     def _own(self, rows: Sequence[Mapping[str, Any]]) -> Array:
         """Return (B,) int32, the image that each row names as its own, -1 without one."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vgtools.analysis.bootstrap import draws
+from vgtools.analysis.bootstrap import difference_ends, draws, mean_share_ends, share_ends
 from vgtools.io.arrays import Array
 from vgtools.systems.attention_probes.controls import RULES
 from vgtools.text.parses import stanford
@@ -250,12 +250,7 @@ class Significance:
     p_corrected: Array
 
 
-LEVEL = 0.95  # share of resamplings inside an interval
-
-
-def _ends(level: float) -> list[float]:
-    """Return the two quantiles of an interval."""
-    return [(1 - level) / 2, (1 + level) / 2]
+LEVEL = 0.95  # share of intervals that hold the true share
 
 
 @lru_cache(maxsize=4)
@@ -298,6 +293,40 @@ def _resample(hits: Array, total: Array, weights: Array) -> _Resampled:
     return _Resampled(value, error, value + shift, shift / errors)
 
 
+def _share_ends(hits: Array, total: Array, shares: Array) -> Array:
+    """Return the ends of the intervals of n shares, (n, 2).
+
+    Args:
+        hits: (g, n) right answers.
+        total: (g,) queries.
+        shares: (S, n) the same of each resampling.
+    """
+    size = len(total)
+    value = hits.sum(0) / total.sum()
+    without = (hits.sum(0) - hits) / np.maximum(total.sum() - total, 1)[:, None]
+    squares = ((hits - value * total[:, None]) ** 2).sum(0)
+    error = np.sqrt(squares * size / max(size - 1, 1)) / total.sum()
+    columns = zip(value.tolist(), shares.T, without.T, error.tolist(), strict=True)
+    found = [mean_share_ends(v, s, w, size, e, int(total.sum())) for v, s, w, e in columns]
+    return np.array(found)
+
+
+def _gain_ends(gain: Array, total: Array, weights: Array) -> list[float]:
+    """Return the ends of the interval of a difference of shares.
+
+    Args:
+        gain: (g,) right answers more than the baseline's.
+        total: (g,) queries.
+        weights: (S, g) how often each group counts.
+    """
+    size = len(total)
+    value = gain.sum() / total.sum()
+    without = (gain.sum() - gain) / np.maximum(total.sum() - total, 1)
+    error = (((gain - value * total) ** 2).sum() * size / max(size - 1, 1)) ** 0.5 / total.sum()
+    samples = weights @ gain / (weights @ total)
+    return difference_ends(float(value), samples, without, size, float(error))
+
+
 def significance(cell: Cell, level: float = LEVEL) -> Significance:
     """Return the intervals of all heads and their p-values against the baseline.
 
@@ -308,7 +337,8 @@ def significance(cell: Cell, level: float = LEVEL) -> Significance:
         return Significance(*[np.full_like(cell.accuracy, np.nan)] * 6)
     weights = _weights(len(total), cell.samples, cell.seed)
     heads = _resample(hits, total, weights)
-    low, high = np.quantile(heads.drawn, _ends(level), axis=0)
+    # Shares of resamplings that equal the sample's are to be equal in the last bit as well.
+    low, high = _share_ends(hits, total, weights @ hits / (weights @ total)[:, None]).T
     # The largest deviation over heads makes the band hold for all heads at once.
     reach = np.quantile(np.abs(heads.deviation).max(1), level) * heads.error
     gain = _resample(hits - base[:, None], total, weights)
@@ -347,14 +377,13 @@ def chosen(cell: Cell, choose: Cell | None, number: int | None, corrected: bool)
     if not len(total):
         return facts
     weights = _weights(len(total), cell.samples, cell.seed)
-    low, high = percent(np.quantile(weights @ base / (weights @ total), _ends(LEVEL)))
+    low, high = percent(np.array(share_ends(base, total, weights)))
     facts |= {"baseline_low": low, "baseline_high": high}
     if number is None:
         return facts
     heads = significance(cell)
     p = heads.p_corrected if corrected else heads.p
-    gain = weights @ (hits[:, number] - base) / (weights @ total)
-    low, high = np.quantile(gain, _ends(LEVEL))
+    low, high = _gain_ends(hits[:, number] - base, total, weights)
     facts |= {
         "accuracy": percent(cell.accuracy[number]),
         "low": percent(heads.low[number]),

@@ -27,6 +27,7 @@ from vgtools.systems.grounding.pictures import PictureFeatures, open_pictures
 from vgtools.systems.grounding.recipe import ASSOCIATIVE, Sources
 from vgtools.systems.grounding.texts import GroundingTexts
 from vgtools.text.masking import Masking, mask_tokens
+from vgtools.text.parses import tagger_facts
 from vgtools.text.word_vectors import ContentWords
 
 # The purpose of a random generator, as the first of its seeds; 0 is the order of the texts.
@@ -141,7 +142,7 @@ def _bank(sources: Sources, pictures: PictureFeatures) -> WordBank:
         "query": sources.query,
     }
     if sources.strategy == "object":
-        mark |= {"clusters": clusters, "tagger": tagger}
+        mark |= {"clusters": clusters, "tagger": tagger, **tagger_facts(tagger)}
     return WordBank(associator, rows, sources.per_text, sources.query == "whole", mark)
 
 

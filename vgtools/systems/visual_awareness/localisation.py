@@ -9,13 +9,13 @@ from section 4.3 of Engilberge et al. 2018, whose retriever it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from vgtools.analysis.bootstrap import draws, with_interval
+from vgtools.analysis.bootstrap import difference_ends, draws, mean_share_ends
 from vgtools.images.boxes import clip
 from vgtools.images.maps import WHOLE, Frame, Located, cell_centres
 from vgtools.images.masks import draw
@@ -97,7 +97,8 @@ def pointing(found: Sequence[Array], images: Sequence[str]) -> dict[str, Any]:
     """
     values = np.array(found)
     columns = np.stack([values[:, 0], values[:, 1], values[:, 0] - values[:, 1], values[:, 2]], 1)
-    record = intervals(columns, images, ["hit", "centre", "above_centre", "random_cell"])
+    names = ["hit", "centre", "above_centre", "random_cell"]
+    record = intervals(columns, images, names, signed=["above_centre"])
     record["box_area"] = round(100 * float(values[:, 3].mean()), 2)
     return record | {"unreachable": int((values[:, 4] == 0).sum())}
 
@@ -250,39 +251,57 @@ def intervals(
     names: Sequence[str],
     groups: Sequence[str] = (),
     seed: int = 0,
+    signed: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return means in percent with 95 % intervals of a bootstrap over photos.
 
     Args:
-        values: (N, K).
+        values: (N, K), from 0 to 1.
         photos: photo of each of N values.
         names: names of K columns.
         groups: group of each of N values: the mean is taken over the means of groups. A sample
             without any value of a group leaves the group out.
         seed: decides which samples are drawn.
+        signed: names of columns of differences, from -1 to 1.
 
     Returns:
         `NAME`, `NAME_low` and `NAME_high` of each column.
     """
     _, photo = np.unique(photos, return_inverse=True)
     count = int(photo.max()) + 1
-    labels = np.array(groups) if len(groups) else np.zeros(len(values))
-    parts = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    mean = np.mean([values[part].mean(0) for part in parts], axis=0)
+    group = np.unique(groups, return_inverse=True)[1] if len(groups) else np.zeros_like(photo)
+    sums = np.zeros((count, group.max() + 1, values.shape[1]))  # (G, P, K)
+    np.add.at(sums, (photo, group), values)
+    totals = np.zeros((count, group.max() + 1, 1))
+    np.add.at(totals, (photo, group), 1)
+    mean = _mean(sums.sum(0)[None], totals.sum(0)[None])[0]
     sampled = list[Array]()
     for block in np.split(draws(count, _SAMPLES, seed), _SAMPLES // _BLOCK):
         drawn = block.astype(np.float64)
-        sums = np.zeros((_BLOCK, values.shape[1]))
-        present = np.zeros((_BLOCK, 1))
-        for part in parts:
-            weights = drawn[:, photo[part]]  # (S, n)
-            total = weights.sum(1, keepdims=True)
-            # A group that a sample misses has weight 0 and mean 0 here, and is not counted in
-            # `present`.
-            sums += weights @ values[part] / np.maximum(total, 1)
-            present += total > 0
-        sampled.append(sums / np.maximum(present, 1))
+        sampled.append(_mean(np.tensordot(drawn, sums, 1), np.tensordot(drawn, totals, 1)))
+    samples = np.concatenate(sampled).T
+    if count == 1:
+        without = np.empty((len(names), 0))
+    else:
+        without = _mean(sums.sum(0) - sums, totals.sum(0) - totals).T
     record: dict[str, Any] = {}
-    for name, value, column in zip(names, mean, np.concatenate(sampled).T, strict=True):
-        record |= with_interval(name, value, column, 100)
-    return {name: round(value, 2) for name, value in record.items()}
+    for name, value, drawn, left in zip(names, mean, samples, without, strict=True):
+        low, high = _ends(float(value), drawn, left, len(values), name in signed)
+        record |= {name: value, f"{name}_low": low, f"{name}_high": high}
+    return {name: round(100 * float(value), 2) for name, value in record.items()}
+
+
+def _mean(sums: Array, totals: Array) -> Array:
+    """Return the mean over the groups of values that are there, (S, K), of (S, P, K), (S, P, 1)."""
+    found: Array = (sums / np.maximum(totals, 1)).sum(1) / np.maximum((totals > 0).sum(1), 1)
+    return found
+
+
+def _ends(value: float, samples: Array, without: Array, items: int, signed: bool) -> list[float]:
+    """Return the ends of the interval of a mean; `without` has a value per photo."""
+    size = max(len(without), 1)
+    apart = without - without.mean() if len(without) else without
+    error = float(((size - 1) / size * (apart**2).sum()) ** 0.5)
+    if signed:
+        return difference_ends(value, samples, without, size, error)
+    return mean_share_ends(value, samples, without, size, error, items)

@@ -27,7 +27,7 @@ from vgtools.io.artifact import open_features, read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.files import sha256_file
 from vgtools.io.inputs import Inputs
-from vgtools.io.names import refuse_stream
+from vgtools.io.names import is_shards, refuse_stream
 from vgtools.io.output import Output
 from vgtools.io.streams import read_lines
 from vgtools.io.written import check_made, manifest_beside
@@ -287,7 +287,7 @@ def write_vokens(
         DataError: no token, other images than the vokens', a voken beyond them, or a sentence
             without a voken where they are of sentences.
     """
-    inputs = Inputs([packed, ids])
+    inputs = Inputs([packed, *_with(packed, ".rows.npy"), ids])
     manifest = read_manifest(packed, "vokens")
     sentences = manifest.get("level") == "sentence"
     parts = open_packed(packed)
@@ -336,6 +336,11 @@ def write_vokens(
         held_out = {"held_out": manifest["held_out"]} if manifest.get("held_out") else {}
         out.finish(kind="published-vokens", **done, **held_out)
         return done
+
+
+def _with(array: str, ending: str) -> list[str]:
+    """Return the file next to an array that belongs to it; a folder of shards is a whole."""
+    return [] if is_shards(array) else [str(Path(array).with_suffix(ending))]
 
 
 def _heads(ends: Array, start: int, stop: int) -> Array:
@@ -430,7 +435,7 @@ def write_keys(feats: str, output: str, restart: bool = False) -> dict[str, int]
     Returns:
         Counts of rows and width; None if the output was up to date.
     """
-    inputs = Inputs([feats])
+    inputs = Inputs([feats, *_with(feats, ".ids")])
     found = open_features(feats)
     names = [name.removeprefix(f"{Path(output).stem}/") for name in found.ids]
     files = [output, _beside(output, ".ids")]

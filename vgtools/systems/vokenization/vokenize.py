@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
+import json
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -571,6 +573,10 @@ class SearchWork(VokenizeTask):
             **({"search": bank.approximate} if bank.approximate else {}),
             **_reading_of(worker.matcher),
         }
+        # Where the run has it, scores are probabilities; the weights are without it.
+        if calibration := worker.matcher.info.get("calibration"):
+            stored = json.dumps(calibration, sort_keys=True)
+            self.config["calibration"] = hashlib.sha256(stored.encode()).hexdigest()
         self._index = index
         self._window = window
 

@@ -217,6 +217,8 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
     """Score answers by VQA's accuracy; a table of one's own, by whether any right one is given."""
     pairs = zip(joined.predicted, joined.gold, strict=True)
     item = vqa_item if task.own is None else _is_right
+    if not all(joined.gold):
+        raise DataError('"label": expected answers of annotators, got none', joined.file)
     each = np.array([item(text, golds) for text, golds in pairs])
     return score_items(joined, each, {"accuracy": float(each.mean())})
 
