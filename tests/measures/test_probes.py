@@ -67,6 +67,16 @@ def rte(tmp_path: Path) -> Path:
     return tmp_path / "rte"
 
 
+def test_rows_to_evaluate_on_are_not_learned_from(rte: Path, tmp_path: Path, capfd: Any) -> None:
+    save_encoder(tmp_path / "net")
+    lines = (rte / "train.tsv").read_text().splitlines()
+    marked = [f"{line}\t{'test' if number == 3 else 'train'}" for number, line in enumerate(lines)]
+    marked[0] = f"{lines[0]}\tsplit"
+    (rte / "train.tsv").write_text("\n".join(marked) + "\n")
+    assert run(["measure", str(tmp_path / "net"), "--probe", f"rte={rte}", "-q"]) == 65
+    assert "train.tsv:4: \"split\" is 'test'" in capfd.readouterr().err
+
+
 def test_official_files_side_by_side(rte: Path, tmp_path: Path, capfd: Any) -> None:
     nets = [str(tmp_path / name) for name in ("one", "two")]
     for seed, net in enumerate(nets):
