@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vgtools.analysis.bootstrap import _t, draws, ends, share_ends, with_interval
+from vgtools.analysis.bootstrap import _t, difference_ends, draws, ends, share_ends, with_interval
 
 
 def test_samples_draw_as_many_groups_as_there_are() -> None:
@@ -91,3 +91,19 @@ def test_an_interval_of_few_groups_is_wider_and_one_without_spread_is_exact() ->
     ratio = (drawn @ right) / (drawn @ total)
     inner = ends(ratio)
     assert low <= inner[0] < 10 / 23 < inner[1] <= high
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1.0, (-0.0436, 1.0)), (0.0, (-0.5218, 0.5218))])
+def test_groups_that_agree_on_a_difference_are_not_certain_of_it(
+    value: float, expected: tuple[float, float]
+) -> None:
+    """Of five groups that agree, 1 - 0.025 ** (1 / 5) of all groups may differ by all there is."""
+    found = difference_ends(value, np.full(99, value), np.full(5, value), 5, 0.0)
+    assert found == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_share_of_numbers_that_hardly_differ_is_narrow() -> None:
+    """The floor of right and wrong answers does not hold for a share of cells, for example."""
+    right = 0.2 + 0.01 * np.sin(np.arange(40.0))
+    low, high = share_ends(right, np.ones(40), draws(40, 400))
+    assert 0.19 < low < right.mean() < high < 0.21

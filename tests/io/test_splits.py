@@ -152,7 +152,7 @@ def test_no_control_is_learned_from_rows_to_evaluate_on(
     [
         "trial", "holdout", "held_out", "public_test", "x-val", "mini.val", "unseen_validation",
         "newstest2014", "tst2014", "ted.tst2013", "ood_testA", "unseen_eval", "2014-dev", "x/test",
-        "my held-out rows",
+        "my held-out rows", "wmt14/newstest2014", "newsdev2016", "en-de.newsdiscussdev2015",
     ],
 )  # fmt: skip
 def test_splits_of_many_names_are_not_learned_from(split: str) -> None:
@@ -167,7 +167,7 @@ def test_a_split_that_is_no_name_is_refused(split: Any) -> None:
 
 
 def test_other_splits_and_none_are_learned_from() -> None:
-    others = ("train", "restval", "unlabelled", "latest", "trainval", "contest2", "hi-devanagari")
+    others = ("train", "restval", "unlabelled", "latest", "trainval", "train+val", "contest2")
     for split in (*others, "", None, 3):
         refuse_held_out({"split": split}, "x.jsonl", 1)
     refuse_held_out({}, "x.jsonl", 1)
@@ -190,6 +190,14 @@ def test_sentences_of_rows_to_evaluate_on_are_not_learned_from(
     lines = str(tmp_path / "lines.txt")
     assert cli.run(["prepare", "sentences", str(texts), "-o", lines, "-q"]) == 0
     encoder = str(tiny / "encoder")
+    # A second step has lines alone to read.
+    again = str(tmp_path / "again.txt")
+    assert cli.run(["prepare", "sentences", lines, "-o", again, "-q"]) == 0
+    vokens = str(tmp_path / "v.npy")
+    how = ["--index", str(tiny / "vg.faiss"), "--device", "cpu", "-q", "-o", vokens]
+    assert cli.run(["vokenize", again, *how]) == 0
+    for made in (again, vokens):
+        assert json.loads(Path(made).with_suffix(".json").read_text())["held_out"] == 4
     why = "lines.txt: was made of 4 rows of splits to evaluate on"
     for words in (
         ["prepare", "tokenizer", lines, "--vocabulary", "30", "-o", str(tmp_path / "bpe")],
@@ -238,6 +246,8 @@ def test_no_task_is_fine_tuned_on_examples_to_evaluate_on(tmp_path: Path, task: 
     ("task", "header", "row"),
     [
         ("sst-2", "sentence\tlabel\tsplit", "a dog\t1\t{1}"),
+        ("sick", "pair_ID\tsentence_A\tsentence_B\tentailment_judgment\tsplit",
+         "{0}\ta dog\ta cat\tNEUTRAL\t{1}"),
         ("sick", "pair_ID\tsentence_A\tsentence_B\tentailment_judgment\tSemEval_set",
          "{0}\ta dog\ta cat\tNEUTRAL\t{1}"),
     ],

@@ -45,26 +45,28 @@ def share_ends(right: Array, total: Array, drawn: Array) -> list[float]:
     without = _ratio(right.sum() - right, total.sum() - total)
     squares = ((right - share * total) ** 2).sum()
     error = (size * squares / max(size - 1, 1)) ** 0.5 / total.sum()
-    return mean_share_ends(share, shares, without, size, error, int(total.sum()))
+    whole = np.array_equal(right, np.round(right))
+    least = (share * (1 - share) / total.sum()) ** 0.5 if whole else 0.0
+    return mean_share_ends(share, shares, without, size, max(error, least))
 
 
 def mean_share_ends(
-    share: float, shares: Array, without: Array, size: int, error: float, items: int
+    share: float, shares: Array, without: Array, size: int, error: float
 ) -> list[float]:
     """Return the ends of the 95 % interval of a share, or of a mean of shares.
 
     Percentiles of the samples miss the share too often where few items are right or groups are few
     (`tests/benchmarks/null.py`): `corrected_ends` chooses which are taken. Below 50 groups samples
-    still differ too little, and an interval from the standard error widens theirs, which is taken
-    to be at least as large as if items were drawn one by one. One group alone shows no spread.
+    still differ too little, and an interval from the standard error widens theirs. One group alone
+    shows no spread.
 
     Args:
         share: the share of all items, from 0 to 1.
         shares: (S,) the same of each sample.
         without: (G,) the share without each group.
         size: number of groups.
-        error: standard error of the share.
-        items: number of items.
+        error: standard error of the share; for right and wrong answers at least as large as if they
+            were drawn one by one.
 
     Source: as `corrected_ends`; Korn & Graubard 1999 (Analysis of health surveys), section 3.2, for
         the log odds.
@@ -79,7 +81,6 @@ def mean_share_ends(
     low, high = corrected_ends(share, shares, without, size)
     if size >= _FEW:
         return [low, high]
-    error = max(error, (share * (1 - share) / items) ** 0.5)
     # Log odds keep the ends between 0 and 1; half of them are the inverse of tanh.
     odds = np.log(share / (1 - share))
     step = _t(size - 1) * error / (share * (1 - share))
@@ -92,8 +93,8 @@ def difference_ends(
 ) -> list[float]:
     """Return the ends of the 95 % interval of a difference of shares.
 
-    The ends of `corrected_ends` are widened to where Student's t has them. One group
-    alone shows no spread.
+    The ends of `corrected_ends` are widened to where Student's t has them, for many groups too:
+    most differences of rare hits are 0. One group alone shows no spread.
 
     Args:
         value: the value of all items, from -1 to 1.
@@ -104,6 +105,10 @@ def difference_ends(
     """
     if size == 1:
         return [-1.0, 1.0]
+    if not samples.std() and not error:
+        # All groups agree. As for a share, those that nobody has seen may differ by all there is.
+        away = 1 - _ENDS[0] ** (1 / size)
+        return [value - away * (1 + value), value + away * (1 - value)]
     low, high = corrected_ends(value, samples, without, size)
     step = _t(size - 1) * error
     return [max(-1.0, min(low, value - step)), min(1.0, max(high, value + step))]

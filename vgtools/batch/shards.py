@@ -312,7 +312,8 @@ class ShardedOutput:
     def _is_edited(self, record: Mapping[str, Any]) -> bool:
         """Return whether data of a shard was written to after its commit, and has another hash.
 
-        Only files that are newer than the commit are read. A store at a URL is trusted.
+        Only files that are not older than the commit are read, and all after a copy that did not
+        keep times. A store at a URL is trusted.
         """
         if is_url(self.folder):
             return False
@@ -469,8 +470,8 @@ def _is_ours(folder: str, name: str) -> bool:
     if data is None:
         with file_errors(path, reading=True):
             return _IS_COMMIT(path)
-    # The user's copy of a shard has another ending.
-    ending = ending_of(os.path.basename(folder.rstrip("/")))
+    # A copy under another ending is the user's, even with the same bytes.
+    ending = ending_of(folder)
     endings = _BESIDE if ending == ".npy" else (ending,)
     names = [f"{data[1]}-{data[2]}{ending}" for ending in endings]
     try:

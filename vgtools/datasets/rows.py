@@ -23,7 +23,7 @@ from vgtools.io.inputs import Inputs
 from vgtools.io.names import bare, is_jsonl, is_stream, refuse_special
 from vgtools.io.output import Output
 from vgtools.io.process import is_quiet, note
-from vgtools.io.splits import is_held_out
+from vgtools.io.splits import held_out_in, is_held_out
 from vgtools.io.streams import read_lines
 
 Row = dict[str, Any]
@@ -80,6 +80,8 @@ def save(
             for error in tally.errors if len(files) > 1 else ():
                 out.write(dumps(error.record()), 1)
             # Lines have no splits: the manifest counts the rows that nothing may learn from.
+            paths = inputs.paths if isinstance(inputs, Inputs) else inputs
+            held_out = max([held_out, *map(held_out_in, paths)])
             facts |= {"held_out": held_out} if held_out else {}
             out.finish(kind=what, rows=count, left_out=dict(+tally.left_out), **facts)
     if is_quiet():
@@ -192,11 +194,10 @@ class Folder:
                 self._names.setdefault(key, set()).add(file)
 
     def digest(self) -> str:
-        """Return a hash of its place and all names, sizes and times: whether the folder changed."""
+        """Return a hash of all names, sizes and times, which shows whether the folder changed."""
         stats = ((file, os.lstat(self.path / file)) for file in self.files)
         facts = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
-        # Rows have absolute paths.
-        return hashlib.sha256(repr((os.path.abspath(self.path), facts)).encode()).hexdigest()
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def unused(self) -> int:
         """Return how many of the pictures no row has asked for.

@@ -137,15 +137,16 @@ def manifest_bytes(
 ) -> bytes:
     """Return the bytes that `write_manifest` writes for files with their facts."""
     by = made_by()
-    facts = {**facts, **{key: by[key] for key in by if key not in facts}}
-    body = {"format": FORMAT, "vg": __version__, **facts, "files": files, "inputs": inputs}
+    # Facts have them where another process made the artifact.
+    body = {"format": FORMAT, "vg": by.pop("vg"), **facts, **by, **facts}
+    body |= {"files": files, "inputs": inputs}
     option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     return orjson.dumps(storable(body), option=option) + b"\n"
 
 
 def made_by() -> dict[str, Any]:
     """Return the entries of a manifest about the process that makes an artifact."""
-    return {"argv": command_line(), "versions": versions()}
+    return {"vg": __version__, "argv": command_line(), "versions": versions()}
 
 
 def embedded(inputs: Sequence[Mapping[str, Any]], **facts: Any) -> bytes:

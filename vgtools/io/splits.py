@@ -13,10 +13,11 @@ from vgtools.io.written import is_made, manifest_beside
 
 # Such a word is first in dev_matched, val2014, testA, minival, newstest2014, held-out, trial, and a
 # word of its own in public_test, ood-testB, unseen_validation, ted.tst2013; not in restval, latest.
-_WORD = r"dev|development|val|valid|validation|test|testing|tst|eval|evaluation"
+_NEWS = r"news(discuss)?(dev|test)"
+_WORD = rf"dev|development|val|valid|validation|test|testing|tst|eval|evaluation|{_NEWS}"
 _HELD_OUT = re.compile(
-    r"[\W\d_]*(mini[\W_]?)?(dev|val|test|tst|newstest|eval|trial|(held|hold)[\W_]?out)"
-    rf"|.*[\W\d_](mini)?({_WORD}|trial|(held|hold)[\W_]?out)[ab]?([\W\d_]|$)",
+    rf"[^a-z]*(mini[\W_]?)?(dev|val|test|tst|{_NEWS}|eval|trial|(held|hold)[\W_]?out)"
+    rf"|.*[^a-z+](mini)?({_WORD}|trial|(held|hold)[\W_]?out)[ab]?([^a-z]|$)",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -33,14 +34,19 @@ def split_of(row: Mapping[str, Any]) -> dict[str, str]:
     return {"split": split} if isinstance(split, str) else {}
 
 
+def held_out_in(path: str | Path) -> int:
+    """Return how many rows to evaluate on a file was made of, by its manifest; 0 without one."""
+    made = is_shards(path) or is_made(path)
+    return int(manifest_beside(path).get("held_out") or 0) if made else 0
+
+
 def refuse_made_of_held_out(path: str | Path) -> None:
     """Refuse to learn from a file of vg's that has rows to evaluate on, which its manifest counts.
 
     Raises:
         DataError: it has such rows (65).
     """
-    made = is_shards(path) or is_made(path)
-    if made and (held_out := manifest_beside(path).get("held_out")):
+    if held_out := held_out_in(path):
         why = f"was made of {amount(held_out, 'row')} of splits to evaluate on"
         way_out = "make it again from those to learn from: jq -c 'select(.split == \"train\")'"
         raise DataError(f"{why}; {way_out}", path)

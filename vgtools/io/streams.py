@@ -760,7 +760,8 @@ def read_windows(
                 if not listed:
                     digest.update(raw)
                 if number == 1:
-                    jsonl = holds_rows(path, decode(raw, True))
+                    # In the middle of a text any line may follow.
+                    jsonl = is_jsonl(path) if piece.start else holds_rows(path, decode(raw, True))
             # The lines that an earlier run has done are read again for their hash alone.
             if total <= done:
                 if total == done:

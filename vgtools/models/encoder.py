@@ -179,7 +179,7 @@ def _config_in(folder: Path) -> dict[str, Any]:
 
 
 def check_layers(config: Mapping[str, Any], folder: Path) -> None:
-    """Refuse a model with numbers of layers or heads that no encoder has.
+    """Refuse a model with numbers of layers or heads that no encoder has, or its weights have not.
 
     transformers builds the layers before it reads a weight: a damaged number would take hours, or
     all memory.
@@ -202,7 +202,7 @@ def check_layers(config: Mapping[str, Any], folder: Path) -> None:
 
 # The number of a layer; a whole dual encoder has two sides.
 _OF_LAYER = re.compile(
-    r"(?:(text|vision)_model\.|.*\.|)(?:\w+\.)?(?:encoder|transformer)\.layers?\.(\d+)\."
+    r"(?:(text|vision)_model\.)?(?:\w+\.)?(?:encoder|transformer)\.layers?\.(\d+)\."
 )
 
 
@@ -222,9 +222,10 @@ def _check_depth(config: Mapping[str, Any], folder: Path) -> None:
     for side, depth in depths.items():
         values = config.get(f"{side}_config") if side else config
         values = values if isinstance(values, dict) else config
-        layers = values.get("num_hidden_layers", values.get("n_layers"))
-        if type(layers) is int and layers < depth:
-            why = f'"num_hidden_layers": is {layers}, and the weights have {depth} layers'
+        names = ("num_hidden_layers", "n_layers", "encoder_layers")
+        key = next((name for name in names if type(values.get(name)) is int), "")
+        if key and values[key] < depth:
+            why = f'"{key}": is {values[key]}, and the weights have {depth} layers'
             way_out = "save the model again, without the layers that are not to be used"
             raise DataError(f"{why}; {way_out}", folder / "config.json")
 
@@ -296,8 +297,9 @@ def load_seq2seq(ref: str) -> Encoder:
     _check_ids(model, folder)
     encoder = as_encoder(model, tokenizer, ref, folder=folder)
     # How it decodes is in a file of its own.
-    settings = f"{encoder.settings} {settings_of(model.generation_config)}"
-    return replace(encoder, settings=settings)
+    name = "generation_config.json"
+    more = settings_of(folder, name) if (folder / name).exists() else ""
+    return replace(encoder, settings=f"{encoder.settings} {more}")
 
 
 def _check_ids(model: Any, folder: Path) -> None:

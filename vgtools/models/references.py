@@ -330,14 +330,15 @@ def identity_of(weights: str, settings: str) -> str:
     return hashlib.sha256(f"{weights} {settings}".encode()).hexdigest()
 
 
-def settings_of(config: Path | Any) -> str:
+def settings_of(config: Path | Any, name: str = "config.json") -> str:
     """Return the sha256 of the settings of a network.
 
     Args:
         config: the folder with its config.json; or its `config`, as long as there is no folder.
+        name: the file in the folder.
     """
     if isinstance(config, Path):
-        values = read_json(config / "config.json")
+        values = read_json(config / name)
     else:
         values = config.to_dict() if hasattr(config, "to_dict") else vars(config)
     plain = json.dumps(_settings(values), sort_keys=True, default=str)

@@ -260,7 +260,8 @@ def read_table(
         form, width, titles = _recognise(task, first, path, unlabelled)
         records = _cells(task, form, width, titles, cast(Iterator[str], lines), path, stats)
     for number, (line, record) in enumerate(records):
-        stats.check({"split": record.get(form.split)}, path, line)
+        for column in {"split", form.split}:
+            stats.check({"split": record.get(column)}, path, line)
         label = record.get(form.label)
         if str(label) in task.no_gold:
             stats.no_gold += 1

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgtools.io.files import digest_of, sha256_file
+from vgtools.io.files import digest_of
 from vgtools.io.inputs import Inputs
-from vgtools.io.names import is_shards
 from vgtools.io.written import check_made
 from vgtools.models.encoder import Encoder
 from vgtools.text.blocks import PackedInputs
-from vgtools.text.vokens import is_packed
+from vgtools.text.vokens import has_rows, rows_of
 from vgtools.training.session import Pretraining
 
 
@@ -25,7 +24,8 @@ class PackedPretraining(Pretraining):
         """Hash the inputs and `more` files, and note how to pack the inputs when needed."""
         # The files are hashed before a text is read: a file that changes while it is read then does
         # not match its hash.
-        self.files = Inputs([*self.inputs, *self.valid, *more])
+        rows = [rows_of(path) for path in (*self.inputs, *self.valid) if has_rows(path)]
+        self.files = Inputs([*self.inputs, *self.valid, *rows, *more])
         session = self.session
         beside = session.folder.with_name(f"{session.folder.name}.packed")
         self.store = PackedInputs(
@@ -41,8 +41,8 @@ class PackedPretraining(Pretraining):
         sha256 = self.files.sha256(path) or self.store.digest(path)
         check_made(path, sha256)
         digest = digest_of(path, sha256)
-        if is_packed(path) and not is_shards(path):
-            digest += f" {sha256_file(Path(path).with_suffix('.rows.npy'))}"
+        if has_rows(path):
+            digest += f" {self.files.sha256(rows_of(path))}"
         return digest
 
     def close(self) -> None:

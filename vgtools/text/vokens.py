@@ -25,6 +25,7 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
+from vgtools.io.names import is_shards
 from vgtools.io.output import Output
 from vgtools.io.streams import TEXT_CHARS, Line, Window, check_length, parse_json, require
 from vgtools.io.written import manifest_beside
@@ -47,6 +48,16 @@ def no_collection() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+def has_rows(path: str | Path) -> bool:
+    """Return whether an input is a packed file, whose rows are in a file next to it."""
+    return is_packed(path) and not is_shards(path)
+
+
+def rows_of(path: str | Path) -> str:
+    """Return the file of the rows of a packed file, `X.rows.npy` of `X.npy`."""
+    return str(Path(path).with_suffix(".rows.npy"))
 
 
 def is_packed(path: str | Path) -> bool:

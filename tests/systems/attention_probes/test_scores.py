@@ -94,7 +94,7 @@ def test_intervals_and_p_values_are_those_of_a_bootstrap_t_by_loops() -> None:
     for part in (image < 5, image >= 5):  # in two windows
         many = np.zeros(part.sum(), np.int64)
         scores.add([ENTITY], names, image[part], many, right[part], None, base[part])
-    found = significance(scores.cells[ENTITY], 0.9)
+    found = significance(scores.cells[ENTITY])
 
     numbers = sorted({group_of(name) for name in names})
     assert len(numbers) == photos - 1
@@ -123,7 +123,7 @@ def test_intervals_and_p_values_are_those_of_a_bootstrap_t_by_loops() -> None:
             if p is None or p_all is None:
                 hits = [right[place == g, h].sum() for g in range(len(numbers))]
                 low, high = share_ends(np.array(hits), np.bincount(place), draws)
-                reach = np.quantile(most, 0.9) * error
+                reach = np.quantile(most, 0.95) * error
                 assert (found.low[h], found.high[h]) == pytest.approx((low, high))
                 assert found.low_all[h] == pytest.approx(max(share - reach, 0))
                 assert found.high_all[h] == pytest.approx(min(share + reach, 1))

@@ -155,7 +155,7 @@ def test_intervals_are_those_of_samples_of_photos(monkeypatch: pytest.MonkeyPatc
         )
         assert record[name] == pytest.approx(100 * mean, abs=0.006)
         found = (sampled[:, column], without[:, column], 12, error[column])
-        low, high = mean_share_ends(mean, *found, 60)
+        low, high = mean_share_ends(mean, *found)
         assert record[f"{name}_low"] == pytest.approx(100 * low, abs=0.006)
         assert record[f"{name}_high"] == pytest.approx(100 * high, abs=0.006)
         difference = intervals(values, photos, ["a", "b"], groups, seed=5, signed=[name])

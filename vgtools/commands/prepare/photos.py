@@ -89,6 +89,8 @@ class RowOutputs(Errors, Target, PhotoFlags):
         # Two outputs are made from one reading.
         read = Inputs(inputs) if self.images_out else inputs
         config = config | {"photos": folder.digest() if folder else None, "on_error": self.on_error}
+        if folder and self.images_out:
+            config["photos_at"] = os.path.abspath(folder.path)  # as the list of images has it
         if folder:
             rows = with_photos(rows, folder, tally)
         rows = listing(rows, images, folder)

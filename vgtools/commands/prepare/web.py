@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 from vgtools.commands.options import (
@@ -63,6 +64,7 @@ def visual_genome(
         "limit": limit,
         "on_error": output.on_error,
         "photos": folder.digest() if folder else None,
+        "photos_at": os.path.abspath(folder.path) if folder else None,
     }
     rows = annotations_module.visual_genome(image_data, tally, keep_coco, limit)
     if folder:

@@ -133,4 +133,4 @@ def _summary(counts: Mapping[str, int], not_own: bool) -> None:
         warn("retrieve", 'no row has an "image" of the bank; --not-own left nothing out')
     elif unknown := counts.get("own_unknown"):
         why = f'{amount(unknown, "row")} with an "image" that the bank does not have by this name'
-        warn("retrieve", f"{why}; --not-own left nothing out of those")
+        warn("retrieve", f"{why}; --not-own did not apply to them")

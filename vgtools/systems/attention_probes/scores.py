@@ -225,9 +225,9 @@ def percent(value: Any) -> Any:
 class Significance:
     """How certain the accuracy of each head is; all (L × H,), shares.
 
-    `low` and `high` hold for one head chosen beforehand: the percentiles of the bootstrap.
+    `low` and `high` hold for one head chosen beforehand: see `share_ends`.
     `low_all` and `high_all` hold for all heads at once: they are its max-t band, as wide as the
-    largest deviation of any head, in its standard errors, is in `level` of the resamplings. `p` is
+    largest deviation of any head, in its standard errors, is in 95 % of the resamplings. `p` is
     the two-sided p-value of the difference to the baseline, `p_corrected` the same against the
     largest of all heads' deviations, which keeps the family-wise error. No p-value is below 2 to
     the power of 1 - g, for g groups with a query, which is the p-value of a sign test in which all
@@ -283,14 +283,16 @@ def _resample(hits: Array, total: Array, weights: Array) -> _Resampled:
     value = hits.sum(0) / total.sum()
     rest = hits - value * total[:, None]
     drawn_total = (weights @ total)[:, None]
-    shift = weights @ rest / drawn_total
+    # Shares that equal the sample's are to be equal in the last bit as well.
+    drawn = weights @ hits / drawn_total
+    shift = drawn - value
     # The squared residuals of every resampling expand into sums over groups that matrix products
     # give; no (S, g, n) array is made.
     squares = weights @ rest**2 - 2 * shift * (weights @ (rest * total[:, None]))
     squares += shift**2 * (weights @ total**2)[:, None]
     errors = np.sqrt(np.maximum(squares, 0) + 1) / drawn_total
     error = np.sqrt((rest**2).sum(0) + 1) / total.sum()
-    return _Resampled(value, error, value + shift, shift / errors)
+    return _Resampled(value, error, drawn, shift / errors)
 
 
 def _share_ends(hits: Array, total: Array, shares: Array) -> Array:
@@ -306,8 +308,9 @@ def _share_ends(hits: Array, total: Array, shares: Array) -> Array:
     without = (hits.sum(0) - hits) / np.maximum(total.sum() - total, 1)[:, None]
     squares = ((hits - value * total[:, None]) ** 2).sum(0)
     error = np.sqrt(squares * size / max(size - 1, 1)) / total.sum()
+    error = np.maximum(error, np.sqrt(value * (1 - value) / total.sum()))
     columns = zip(value.tolist(), shares.T, without.T, error.tolist(), strict=True)
-    found = [mean_share_ends(v, s, w, size, e, int(total.sum())) for v, s, w, e in columns]
+    found = [mean_share_ends(v, s, w, size, e) for v, s, w, e in columns]
     return np.array(found)
 
 
@@ -327,7 +330,7 @@ def _gain_ends(gain: Array, total: Array, weights: Array) -> list[float]:
     return difference_ends(float(value), samples, without, size, float(error))
 
 
-def significance(cell: Cell, level: float = LEVEL) -> Significance:
+def significance(cell: Cell) -> Significance:
     """Return the intervals of all heads and their p-values against the baseline.
 
     Both are also corrected over all heads.
@@ -337,10 +340,9 @@ def significance(cell: Cell, level: float = LEVEL) -> Significance:
         return Significance(*[np.full_like(cell.accuracy, np.nan)] * 6)
     weights = _weights(len(total), cell.samples, cell.seed)
     heads = _resample(hits, total, weights)
-    # Shares of resamplings that equal the sample's are to be equal in the last bit as well.
-    low, high = _share_ends(hits, total, weights @ hits / (weights @ total)[:, None]).T
+    low, high = _share_ends(hits, total, heads.drawn).T
     # The largest deviation over heads makes the band hold for all heads at once.
-    reach = np.quantile(np.abs(heads.deviation).max(1), level) * heads.error
+    reach = np.quantile(np.abs(heads.deviation).max(1), LEVEL) * heads.error
     gain = _resample(hits - base[:, None], total, weights)
     deviation = np.abs(gain.deviation)
     # Without the tolerance, a resampling that equals the sample could fall below it by rounding.

@@ -285,8 +285,10 @@ def intervals(
     else:
         without = _mean(sums.sum(0) - sums, totals.sum(0) - totals).T
     record: dict[str, Any] = {}
-    for name, value, drawn, left in zip(names, mean, samples, without, strict=True):
-        low, high = _ends(float(value), drawn, left, len(values), name in signed)
+    for place, (name, value) in enumerate(zip(names, mean.tolist(), strict=True)):
+        whole = bool(np.isin(values[:, place], (0, 1)).all())
+        items = len(values) if whole else None
+        low, high = _ends(value, samples[place], without[place], items, name in signed)
         record |= {name: value, f"{name}_low": low, f"{name}_high": high}
     return {name: round(100 * float(value), 2) for name, value in record.items()}
 
@@ -297,11 +299,23 @@ def _mean(sums: Array, totals: Array) -> Array:
     return found
 
 
-def _ends(value: float, samples: Array, without: Array, items: int, signed: bool) -> list[float]:
-    """Return the ends of the interval of a mean; `without` has a value per photo."""
+def _ends(
+    value: float, samples: Array, without: Array, items: int | None, signed: bool
+) -> list[float]:
+    """Return the ends of the interval of a mean.
+
+    Args:
+        value: the mean.
+        samples: (S,) the same of each sample.
+        without: (G,) the same without each photo; (0,) for a single photo.
+        items: number of values that are 0 or 1; None for other values.
+        signed: the mean is of differences.
+    """
     size = max(len(without), 1)
     apart = without - without.mean() if len(without) else without
     error = float(((size - 1) / size * (apart**2).sum()) ** 0.5)
     if signed:
         return difference_ends(value, samples, without, size, error)
-    return mean_share_ends(value, samples, without, size, error, items)
+    if items is not None:
+        error = max(error, (value * (1 - value) / items) ** 0.5)
+    return mean_share_ends(value, samples, without, size, error)

@@ -179,7 +179,8 @@ class HiddenStates:
     def _in_files(self, folder: Path, watch: Any) -> States:
         """Return the states in the files of a folder, written first unless they are there."""
         encoder = self._encoder.encoder
-        made_by = (encoder.identity, encoder.prefix, encoder.suffix, self._encoder.layers)
+        marks = (encoder.prefix, encoder.suffix)
+        made_by = (encoder.fingerprint, encoder.settings, *marks, self._encoder.layers)
         key = hashlib.sha256(repr((*made_by, self._encoder.device.type)).encode())
         key.update(self._tokens.ids.astype("<i8").tobytes())
         key.update(self._tokens.starts.astype("<i8").tobytes())

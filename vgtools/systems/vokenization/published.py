@@ -32,7 +32,7 @@ from vgtools.io.output import Output
 from vgtools.io.streams import read_lines
 from vgtools.io.written import check_made, manifest_beside
 from vgtools.text.blocks import check_range, open_packed
-from vgtools.text.vokens import VokenWriter, check_banks, hash_of, hashes_of
+from vgtools.text.vokens import VokenWriter, check_banks, has_rows, hash_of, hashes_of, rows_of
 
 _STEP = 1 << 22  # tokens, or numbers of keys, between commits
 _ROWS = 1 << 16  # sentences between commits, at most
@@ -287,7 +287,7 @@ def write_vokens(
         DataError: no token, other images than the vokens', a voken beyond them, or a sentence
             without a voken where they are of sentences.
     """
-    inputs = Inputs([packed, *_with(packed, ".rows.npy"), ids])
+    inputs = Inputs([packed, *([rows_of(packed)] if has_rows(packed) else []), ids])
     manifest = read_manifest(packed, "vokens")
     sentences = manifest.get("level") == "sentence"
     parts = open_packed(packed)
@@ -332,15 +332,10 @@ def write_vokens(
             base += len(part.tokens)
         out.write(_around("vokens", "<i4", (total,))[1])
         out.write(_around("tokens", "<i4", (total,))[1], 2)
-        # Who reads them back does not learn from texts to evaluate on either.
+        # Who reads the vokens back does not learn from texts to evaluate on either.
         held_out = {"held_out": manifest["held_out"]} if manifest.get("held_out") else {}
         out.finish(kind="published-vokens", **done, **held_out)
         return done
-
-
-def _with(array: str, ending: str) -> list[str]:
-    """Return the file next to an array that belongs to it; a folder of shards is a whole."""
-    return [] if is_shards(array) else [str(Path(array).with_suffix(ending))]
 
 
 def _heads(ends: Array, start: int, stop: int) -> Array:
@@ -435,7 +430,7 @@ def write_keys(feats: str, output: str, restart: bool = False) -> dict[str, int]
     Returns:
         Counts of rows and width; None if the output was up to date.
     """
-    inputs = Inputs([feats, *_with(feats, ".ids")])
+    inputs = Inputs([feats, *([] if is_shards(feats) else [_beside(feats, ".ids")])])
     found = open_features(feats)
     names = [name.removeprefix(f"{Path(output).stem}/") for name in found.ids]
     files = [output, _beside(output, ".ids")]

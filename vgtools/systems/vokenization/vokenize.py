@@ -31,7 +31,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.names import public
 from vgtools.io.output import Output
 from vgtools.io.process import cores
-from vgtools.io.splits import is_held_out, split_of
+from vgtools.io.splits import held_out_in, is_held_out, split_of
 from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.io.windows import growing_windows as growing_windows
 from vgtools.io.windows import pipelined
@@ -528,6 +528,7 @@ class VokenizeTask:
         """Write the vokens of pieces of the input and finish; yield the tokens of each step."""
         measured = self.searched and self.config["dtype"] != "float32"
         windows = self.windows(pieces, out.state)
+        declared = 0
         with closing(vokenize(windows, self.worker)) as steps:  # Closing ends its threads.
             for step, done in steps:
                 if measured and self.agreed is None:
@@ -536,6 +537,9 @@ class VokenizeTask:
                 # The packed form has no "split": its manifest counts the rows to refuse.
                 given = step.rows()
                 held_out = sum(map(is_held_out, given))
+                if not declared and step.first == 1 and not any("split" in row for row in given):
+                    # Lines have no splits; the manifest of their file counts them.
+                    held_out += (declared := held_out_in(step.path))
                 if held_out:
                     counts["held_out"] = held_out
                 out.write(done.rows(given), done.tokens.ids, step, **counts)
