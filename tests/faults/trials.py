@@ -227,5 +227,17 @@ def fault_of(
 
 
 def litter(tree: Tree) -> str:
-    """Return the locks and temporary files in a tree, as text."""
-    return ", ".join(sorted(n for n in tree if n.endswith((".lock", ".tmp")) or ".tmp." in n))
+    """Return the locks and temporary files in a tree, as text.
+
+    The sign of an unfinished run stays as long as nothing else shows whose its other files are.
+    """
+    found = [n for n in tree if n.endswith((".lock", ".tmp")) or ".tmp." in n]
+    return ", ".join(sorted(name for name in found if not _is_needed(name, tree)))
+
+
+def _is_needed(name: str, tree: Tree) -> bool:
+    """Return whether a file is the sign of an unfinished run that has others, and no checkpoint."""
+    folder, _, last = name.rpartition("/")
+    others = {other.removeprefix(f"{folder}/") for other in tree if other.startswith(f"{folder}/")}
+    known = {"run.json", "checkpoint.safetensors", "best.safetensors"}
+    return last == ".run.json.vg.tmp" and others != {last} and not others & known
