@@ -105,8 +105,9 @@ def difference_ends(
     """
     if size == 1:
         return [-1.0, 1.0]
-    if not samples.std() and not error:
-        # All groups agree. As for a share, those that nobody has seen may differ by all there is.
+    if max(np.ptp(samples), error) < 1e-12:
+        # All groups agree, but for rounding. As for a share, those that nobody has seen may differ
+        # by all there is.
         away = 1 - _ENDS[0] ** (1 / size)
         return [value - away * (1 + value), value + away * (1 - value)]
     low, high = corrected_ends(value, samples, without, size)
