@@ -173,9 +173,9 @@ def difference(found: Tree, expected: Tree) -> str:
 def follow(space: Workspace, case: Case, done: Done, path: Path) -> str:
     """Remove a file that changed where the message says so; return a fault of --restart, if any.
 
-    The file may be the user's: no flag replaces it.
+    The file may be the user's: no flag replaces it. An empty one holds nothing of anybody's.
     """
-    if "or remove it and make" not in done.err.splitlines()[-1]:
+    if "or remove it and make" not in done.err.splitlines()[-1] or not path.stat().st_size:
         return ""
     before = space.tree()
     again = space.run(case, more=["--restart"], limit=True)
