@@ -20,7 +20,7 @@ WAYS = {
     "text": ("lines",),
     "jsonl": ("lines",),
     "table": ("lines", "numbers"),
-    "json": ("json_value", "numbers"),
+    "json": ("json_value", "json_settings", "json_settings", "numbers"),
     "xml": ("numbers",),
     "image": ("pictures",),
     "weights": ("weights_values",),

@@ -16,6 +16,7 @@ import re
 import struct
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -294,6 +295,34 @@ def json_value(data: bytes, rng: random.Random) -> bytes | None:
         return value
 
     return _edit(data, rng, change)
+
+
+def json_settings(data: bytes, rng: random.Random) -> bytes | None:
+    """Change a model in a way that nothing can refuse: another activation, ids exchanged …"""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return None
+    found = list[Callable[[], None]]()
+
+    def put(holder: Any, key: Any, new: Any) -> None:
+        holder[key] = new
+
+    for path in _paths(value):
+        holder, key, old = _holder(value, path), path[-1], _holder(value, path)[path[-1]]
+        if key in ("hidden_act", "activation_function"):
+            found.append(partial(put, holder, key, "relu" if old != "relu" else "gelu"))
+        elif key in ("layer_norm_eps", "crop_pct") and isinstance(old, float):
+            found.append(partial(put, holder, key, 0.5))
+        elif key in ("mean", "image_mean") and isinstance(old, list):
+            found.append(partial(put, holder, key, [0.1, 0.2, 0.3]))
+        elif key == "vocab" and isinstance(old, dict) and len(old) > 20:
+            one, other = rng.sample(sorted(old)[10:], 2)
+            found.append(partial(old.update, {one: old[other], other: old[one]}))
+    if not found:
+        return None
+    rng.choice(found)()
+    return _encode(value)
 
 
 def json_drop(data: bytes, rng: random.Random) -> bytes | None:

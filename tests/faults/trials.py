@@ -175,13 +175,14 @@ def follow(space: Workspace, case: Case, done: Done, path: Path) -> str:
 
     The file may be the user's: no flag replaces it. An empty one holds nothing of anybody's.
     """
-    if "or remove it and make" not in done.err.splitlines()[-1] or not path.stat().st_size:
+    if "or remove it and make" not in done.err.splitlines()[-1]:
         return ""
+    empty = not path.stat().st_size
     before = space.tree()
     again = space.run(case, more=["--restart"], limit=True)
     changes = difference(space.tree(), before)
-    path.unlink()
-    if again.code == Exit.CANNOT_CREATE and not changes:
+    path.unlink(missing_ok=True)
+    if (again.code == Exit.CANNOT_CREATE and not changes) or (empty and again.code == 0):
         return ""
     return f"--restart: exit {again.code}, {changes}"
 

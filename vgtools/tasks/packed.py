@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +21,16 @@ class PackedPretraining(Pretraining):
 
     cache: str | None  # folder where they are kept; None: they are removed after the training
 
-    def pack(self, encoder: Encoder, *more: str) -> None:
-        """Hash the inputs and `more` files, and note how to pack the inputs when needed."""
+    def pack(self, encoder: Encoder, *more: str, also: Sequence[str] = ()) -> None:
+        """Hash the inputs and `more` files, and note how to pack the inputs when needed.
+
+        Those of `also` are packed, too.
+        """
         # The files are hashed before a text is read: a file that changes while it is read then does
         # not match its hash.
-        rows = [rows_of(path) for path in (*self.inputs, *self.valid) if has_rows(path)]
-        self.files = Inputs([*self.inputs, *self.valid, *rows, *more])
+        given = [*self.inputs, *self.valid, *also]
+        rows = [rows_of(path) for path in given if has_rows(path)]
+        self.files = Inputs([*given, *rows, *more])
         session = self.session
         beside = session.folder.with_name(f"{session.folder.name}.packed")
         self.store = PackedInputs(

@@ -62,7 +62,7 @@ class VokenPretraining(PackedPretraining):
             raise DataError(why, code=Exit.USAGE)
         features = [self.feats] if self.feats else []
         further = [self.also] if self.also else []
-        self.pack(self.encoder, *features, *further)
+        self.pack(self.encoder, *features, also=further)
         self.store.train = [*self.inputs, *further]
         self._also = [*map(self.digest_of, further)]
         self._bank = None if self.feats is None else open_features(self.feats)
