@@ -729,6 +729,14 @@ def test_further_labels_are_learned_as_vokens_are(
     pairs = zip(records(tmp_path / "vokens"), records(tmp_path / "also"), strict=True)
     for one, other in pairs:
         assert (one["loss"], one["voken_cls"]) == (other["loss"], other["also"])
+    packed = tmp_path / "rows.npy"
+    carry = ["revokenize", str(rows), "-t", str(data / "t"), "-q", "-o", str(packed)]
+    assert cli.run(carry) == 0
+    flags = (*how, "--also", packed, *weight)
+    assert pretrain(data, tmp_path / "packed", *flags, file=data / "text.txt") == 0
+    assert [r["loss"] for r in records(tmp_path / "packed")] == [
+        r["loss"] for r in records(tmp_path / "also")
+    ]
     both = tmp_path / "both"
     assert pretrain(data, both, *how, "--also", rows, "--vokens", 13) == 0
     run = open_run(both, "voken_lm")
