@@ -7,6 +7,7 @@ confidence intervals), section 3, for shares.
 from __future__ import annotations
 
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -39,15 +40,34 @@ def share_ends(right: Array, total: Array, drawn: Array) -> list[float]:
 
     Source: as `mean_share_ends`.
     """
-    share = right.sum() / total.sum()
-    size = int((total > 0).sum())
+    share, without, error = ratio(right, total)
     shares = _ratio(drawn @ right, drawn @ total)
-    without = _ratio(right.sum() - right, total.sum() - total)
-    squares = ((right - share * total) ** 2).sum()
-    error = (size * squares / max(size - 1, 1)) ** 0.5 / total.sum()
     whole = np.array_equal(right, np.round(right))
-    least = (share * (1 - share) / total.sum()) ** 0.5 if whole else 0.0
-    return mean_share_ends(share, shares, without, size, max(error, least))
+    least = item_error(share, total.sum()) if whole else 0.0
+    return mean_share_ends(share, shares, without, int((total > 0).sum()), max(error, least))
+
+
+def ratio(right: Array, total: Array) -> tuple[Any, Array, Any]:
+    """Return a sum over groups of another, the same without each group, and its standard error.
+
+    Args:
+        right: (G,), or (G, n) for n ratios.
+        total: (G,) items of each group; at least one group has any.
+
+    Returns:
+        A number or (n,), (G,) or (G, n), a number or (n,).
+    """
+    size = int((total > 0).sum())
+    items = total.reshape(-1, *[1] * (right.ndim - 1))
+    value = right.sum(0) / total.sum()
+    without = (right.sum(0) - right) / np.maximum(total.sum() - items, 1)
+    squares = ((right - value * items) ** 2).sum(0)
+    return value, without, np.sqrt(squares * size / max(size - 1, 1)) / total.sum()
+
+
+def item_error(share: Any, items: int) -> Any:
+    """Return the standard error of a share of right answers as if items were drawn one by one."""
+    return np.sqrt(share * (1 - share) / items)
 
 
 def mean_share_ends(

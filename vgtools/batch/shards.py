@@ -59,13 +59,7 @@ from vgtools.io.written import seal
 Record = dict[str, Any]  # a worker's report of a shard: "shard", "items", "seconds"
 
 # Endings of the shards of arrays, the array itself first.
-_BESIDE = (
-    ".npy",
-    ".ids",
-    ".rows.npy",
-    ".regions.jsonl",
-    ".errors.jsonl",
-)
+_BESIDE = (".npy", ".ids", ".rows.npy", ".regions.jsonl", ".errors.jsonl")
 _IS_COMMIT = own.begins(b'{"shard":')  # or the list of all
 _PLAN = {
     "config": dict,

@@ -28,7 +28,13 @@ RUN_FILE = re.compile(
 )
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
 # A file that has changed may be the user's: no flag makes vg replace it.
-_CHANGED = "restore it from a copy of the run, or remove it and make the run again with --restart"
+_CHANGED = _WAY_OUT.replace("make", "remove it and make")
+
+
+def _without_restart(way_out: str, kind: str) -> str:
+    """Return a way out for a kind of runs: the command that makes a tokenizer has no --restart."""
+    return way_out.removesuffix(" with --restart") if kind == TOKENIZER else way_out
+
 
 _FORM = {
     "kind?": str,
@@ -85,8 +91,7 @@ def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
         raise DataError(f"{why} resume", path, code=Exit.NO_INPUT)
     way_out = _WAY_OUT
     if file.is_file() and kind_of(file) == TOKENIZER:
-        # The command that makes it has no --restart.
-        way_out = "restore it from a copy of the run, or remove it and make the run again"
+        way_out = _without_restart(_CHANGED, TOKENIZER)
     info = read_json(file, f"the run.json of a vg run; {way_out}")
     check_format(info, file)
     if kind is not None and info.get("kind") != kind:
@@ -136,9 +141,7 @@ def check_written(file: Path, sha256: str, kind: str = "") -> None:
     Raises:
         DataError: missing (66), or another sha256 (65); both are printed.
     """
-    way_out = _CHANGED if file.exists() else _WAY_OUT
-    if kind == TOKENIZER:  # which is always made again
-        way_out = way_out.removesuffix(" with --restart")
+    way_out = _without_restart(_CHANGED if file.exists() else _WAY_OUT, kind)
     check_file(file, {"sha256": sha256}, "the run", way_out)
 
 

@@ -24,7 +24,7 @@ class PackedPretraining(Pretraining):
     def pack(self, encoder: Encoder, *more: str, also: Sequence[str] = ()) -> None:
         """Hash the inputs and `more` files, and note how to pack the inputs when needed.
 
-        Those of `also` are packed, too.
+        Those of `also` are packed as well.
         """
         # The files are hashed before a text is read: a file that changes while it is read then does
         # not match its hash.

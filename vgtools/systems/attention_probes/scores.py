@@ -19,7 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vgtools.analysis.bootstrap import difference_ends, draws, mean_share_ends, share_ends
+from vgtools.analysis.bootstrap import (
+    difference_ends,
+    draws,
+    item_error,
+    mean_share_ends,
+    ratio,
+    share_ends,
+)
 from vgtools.io.arrays import Array
 from vgtools.systems.attention_probes.controls import RULES
 from vgtools.text.parses import stanford
@@ -303,14 +310,10 @@ def _share_ends(hits: Array, total: Array, shares: Array) -> Array:
         total: (g,) queries.
         shares: (S, n) the same of each resampling.
     """
-    size = len(total)
-    value = hits.sum(0) / total.sum()
-    without = (hits.sum(0) - hits) / np.maximum(total.sum() - total, 1)[:, None]
-    squares = ((hits - value * total[:, None]) ** 2).sum(0)
-    error = np.sqrt(squares * size / max(size - 1, 1)) / total.sum()
-    error = np.maximum(error, np.sqrt(value * (1 - value) / total.sum()))
+    value, without, error = ratio(hits, total)
+    error = np.maximum(error, item_error(value, total.sum()))
     columns = zip(value.tolist(), shares.T, without.T, error.tolist(), strict=True)
-    found = [mean_share_ends(v, s, w, size, e) for v, s, w, e in columns]
+    found = [mean_share_ends(v, s, w, len(total), e) for v, s, w, e in columns]
     return np.array(found)
 
 
@@ -322,12 +325,9 @@ def _gain_ends(gain: Array, total: Array, weights: Array) -> list[float]:
         total: (g,) queries.
         weights: (S, g) how often each group counts.
     """
-    size = len(total)
-    value = gain.sum() / total.sum()
-    without = (gain.sum() - gain) / np.maximum(total.sum() - total, 1)
-    error = (((gain - value * total) ** 2).sum() * size / max(size - 1, 1)) ** 0.5 / total.sum()
+    value, without, error = ratio(gain, total)
     samples = weights @ gain / (weights @ total)
-    return difference_ends(float(value), samples, without, size, float(error))
+    return difference_ends(float(value), samples, without, len(total), float(error))
 
 
 def significance(cell: Cell) -> Significance:

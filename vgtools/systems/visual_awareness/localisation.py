@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vgtools.analysis.bootstrap import difference_ends, draws, mean_share_ends
+from vgtools.analysis.bootstrap import difference_ends, draws, item_error, mean_share_ends
 from vgtools.images.boxes import clip
 from vgtools.images.maps import WHOLE, Frame, Located, cell_centres
 from vgtools.images.masks import draw
@@ -317,5 +317,5 @@ def _ends(
     if signed:
         return difference_ends(value, samples, without, size, error)
     if items is not None:
-        error = max(error, (value * (1 - value) / items) ** 0.5)
+        error = max(error, float(item_error(value, items)))
     return mean_share_ends(value, samples, without, size, error)
