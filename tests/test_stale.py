@@ -59,6 +59,21 @@ def test_an_index_finds_its_matcher_where_it_was_moved(
     assert run(["vokenize", str(text), "--index", str(tmp_path / "vg.faiss"), *CPU]) == 0
 
 
+def test_clusters_name_the_encoder_where_it_was_moved(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(tiny / "encoder", tmp_path / "one")
+    text = tmp_path / "t.txt"
+    text.write_text("bam dis\nlor bam\n" * 9)
+    made = ["prepare", "clusters", text, "-k", 2, "--layers", 1, "--tokens", 20, *CPU]
+    made += ["-o", tmp_path / "c.faiss", "-e"]
+    assert not current(capsys, *made, tmp_path / "one")
+    assert current(capsys, *made, tmp_path / "one")
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert not current(capsys, *made, tmp_path / "two")
+    assert run(["vokenize", str(text), "--index", str(tmp_path / "c.faiss"), *CPU]) == 0
+
+
 def test_published_features_have_the_names_of_their_images(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

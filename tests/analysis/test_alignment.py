@@ -43,31 +43,64 @@ def test_neighbours_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     for i, found in enumerate(neighbours(x, 4)):
         others = sorted((j for j in range(23) if j != i), key=lambda j: -float(unit[i] @ unit[j]))
-        assert set(found.tolist()) == set(others[:4])
+        assert found.tolist() == others[:4]
 
 
 def test_shares_are_those_of_sets() -> None:
     x, y = drawn(40, 6, 9)
     a, b = neighbours(x, 10).tolist(), neighbours(y, 10).tolist()
     expected = [len(set(p) & set(q)) / 10 for p, q in zip(a, b, strict=True)]
-    assert shared_neighbours(x, y).tolist() == pytest.approx(expected)
+    share, values = shared_neighbours(x, y)
+    assert share == pytest.approx(np.mean(expected))
     assert 0 < np.mean(expected) < 1
+
+    def without(i: int) -> float:
+        rest = np.arange(40) != i
+        near, others = (neighbours(side[rest], 10).tolist() for side in (x, y))
+        return (
+            float(np.mean([len(set(p) & set(q)) for p, q in zip(near, others, strict=True)])) / 10
+        )
+
+    lost = np.array([40 * share - own - 39 * without(i) for i, own in enumerate(expected)])
+    halves = expected + (lost - lost.mean()) / 2
+    assert values.tolist() == pytest.approx(halves.tolist())
+
+
+@pytest.mark.parametrize(("size", "noise"), [(40, 1.0), (100, 0.3), (100, 3.0)])
+def test_values_of_things_show_how_far_shares_of_other_things_are(size: int, noise: float) -> None:
+    """The standard error of the values is the spread of the share over draws of things."""
+    rng = np.random.default_rng(4)
+    maps = rng.normal(size=(2, 8, 32))
+    shares, errors, plain = [], [], []
+    for _ in range(300):
+        z = rng.normal(size=(size, 8))
+        x, y = (z @ one + noise * rng.normal(size=(size, 32)) for one in maps)
+        share, values = shared_neighbours(x, y)
+        both = zip(neighbours(x, 10).tolist(), neighbours(y, 10).tolist(), strict=True)
+        own = [len(set(p) & set(q)) / 10 for p, q in both]
+        shares.append(share)
+        errors.append(values.std(ddof=1) / np.sqrt(size))
+        plain.append(np.std(own, ddof=1) / np.sqrt(size))
+    assert 0.9 < np.mean(errors) / np.std(shares) < 1.3
+    assert np.mean(plain) < 0.87 * np.std(shares), "things' own shares look too certain"
 
 
 def test_a_rotation_and_a_scale_share_all_neighbours_and_chance_a_few() -> None:
     x, y = drawn(400, 6, 6)
     turned = 3 * x @ np.linalg.qr(y[:6])[0]
-    assert shared_neighbours(x, turned).tolist() == [1.0] * 400
+    share, values = shared_neighbours(x, turned)
+    assert share == 1
+    assert values == pytest.approx(np.ones(400))
     permuted = y[np.random.default_rng(1).permutation(400)]
-    assert shared_neighbours(x, permuted).mean() == pytest.approx(10 / 399, abs=0.01)
+    assert shared_neighbours(x, permuted)[0] == pytest.approx(10 / 399, abs=0.01)
 
 
 def test_a_vector_without_length_is_no_fault() -> None:
     x, y = drawn(20, 4, 4)
     x[3] = 0
-    shares = shared_neighbours(x, y, 5)
-    assert np.isfinite(shares).all()
-    assert shares.max() <= 1
+    share, values = shared_neighbours(x, y, 5)
+    assert np.isfinite(values).all()
+    assert share <= 1
 
 
 @pytest.mark.parametrize("widths", [(4, 7), (30, 3)])

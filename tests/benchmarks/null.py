@@ -5,7 +5,8 @@ true value (at least 93 %). Nothing of a network is run.
 
 - compare: two systems of the same expected accuracy, 300 examples of unequal difficulty, 1, 2, 3
   and 5 seeds per side whose accuracies spread by 0, 2 and 4 points (`0/4`: one side alone). With a
-  single seed there must be no p-value; its interval is that of these two models.
+  single seed there must be no p-value; its interval is that of these two models. Also phrases of
+  30 to 200 photos, of which each system knows some better than the other.
 - perplexity: texts of several per image, two models that are equally good in the mean; and 2, 3,
   5, 10 and 20 texts, whose differences are normal or skewed.
 - evaluate-matcher: shares of hits, several per photo, rare and frequent ones.
@@ -14,6 +15,8 @@ true value (at least 93 %). Nothing of a network is run.
 - measure: Spearman's correlation of two models with 500 judgements, 1, 2, 3 and 5 runs whose
   correlations spread by about 2 points. A single run is of this very model. Also a single run with
   3, 5, 10 and 20 judgements (2 are refused), and the means of as many values, normal or skewed.
+  Two encoders that know as much in other directions: norms and classes by cross-validated
+  regression, shared neighbours of photos.
 - locate: phrases, several per photo, with rare and frequent hits, and the difference of two maps.
 - retrieve: R@1, R@10 and median rank of texts, several per image.
 
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import bench
@@ -35,7 +38,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from vgtools.analysis import recall
 from vgtools.io.arrays import Array
 from vgtools.measures.compare import compare as compare_measured
-from vgtools.measures.evaluation import GoldItems, Measured
+from vgtools.measures.evaluation import GoldItems, Measure, Measured
+from vgtools.measures.norms import Norms
+from vgtools.measures.photos import Alignment, CaptionedPhotos
 from vgtools.systems.attention_probes.scores import HeadScores, significance
 from vgtools.systems.visual_awareness import localisation
 from vgtools.systems.vokenization.evaluation import Bootstrap
@@ -54,9 +59,8 @@ def compare(runs: int, spreads: tuple[float, float]) -> Callable[[Rng], Drawn]:
         chances = [np.clip(right + shift, 0, 1) for shift in shifts]
         sides = [(rng.random(chance.shape) < chance).astype(int) for chance in chances]
         seed = int(rng.integers(2**31))
-        found = difference(
-            metrics.accuracy, np.ones(300, int), sides[0], sides[1], 100, SAMPLES, seed
-        )
+        how = {"scale": 100.0, "samples": SAMPLES, "seed": seed}
+        found = difference(metrics.accuracy, np.ones(300, int), *sides, **how)
         true = 0.0
         if runs == 1:  # of these two models on all examples there are
             others = 1 / (1 + np.exp(-rng.normal(1, 1.5, 100_000)))
@@ -64,6 +68,23 @@ def compare(runs: int, spreads: tuple[float, float]) -> Callable[[Rng], Drawn]:
             true = means[1] - means[0]
         yield "level", found["significant"]
         yield "cover", found["low"] <= true <= found["high"]
+
+    return draw
+
+
+def compare_photos(photos: int, items: int, runs: int) -> Callable[[Rng], Drawn]:
+    def draw(rng: Rng) -> Drawn:
+        groups = np.repeat(np.arange(photos), items)
+        apart = rng.normal(0, 0.25, photos)[groups]  # one model knows a photo, the other another
+        shared = rng.normal(0, 0.3, photos)[groups] + rng.normal(0, 0.5, len(groups))
+        noise = rng.normal(0, 1, (2, runs, len(groups)))
+        sides = shared + np.array([-1, 1])[:, None, None] * apart + noise > 0
+        seed = int(rng.integers(2**31))
+        how = {"scale": 100.0, "samples": SAMPLES, "seed": seed, "groups": groups}
+        gold = np.ones(len(groups), int)
+        found = difference(metrics.accuracy, gold, *sides.astype(int), **how)
+        yield "level", found["significant"]
+        yield "cover", found["low"] <= 0 <= found["high"]
 
     return draw
 
@@ -132,7 +153,7 @@ def probes(steady: bool, photos: int = 100) -> Callable[[Rng], Drawn]:
         found = significance(scores.cells["a", ""])
         yield "cover of a head", found.low[0] <= 0.25 <= found.high[0]
         if photos < 30:
-            return  # The help says that p-values and bands are too small here.
+            return  # There are no p-values and no bands: they would be too small.
         yield "level of a head", found.p[0] < 0.05
         yield "level of the best of 144", (found.p_corrected < 0.05).any()
         yield "cover of all heads", ((found.low_all <= 0.25) & (found.high_all >= 0.25)).all()
@@ -171,6 +192,45 @@ def measure(runs: int) -> Callable[[Rng], Drawn]:
         yield "cover", found["low"] <= 0 <= found["high"]
 
     return draw
+
+
+def of_norms(words: int, classes: bool) -> Callable[[Rng], Drawn]:
+    def draw(rng: Rng) -> Drawn:
+        z = rng.normal(size=(words, 8))
+        gold = z[:, 0] + rng.normal(0, 0.5, words)
+        labels = ("low", "middle", "high") if classes else ()
+        gold = np.digitize(gold, (-0.7, 0.7)).astype(float) if classes else gold
+        norms = Norms("norms", [f"w{n}" for n in range(words)], gold, labels)
+        yield from compared(rng, norms, [seen(rng, z) for _ in range(2)])
+
+    return draw
+
+
+def of_neighbours(photos: int) -> Callable[[Rng], Drawn]:
+    def draw(rng: Rng) -> Drawn:
+        z = rng.normal(size=(photos, 8))
+        features = z @ rng.normal(size=(8, 64)) + rng.normal(size=(photos, 64))
+        captions = {f"photo{n}": ["x"] for n in range(photos)}
+        known = CaptionedPhotos("photos", captions, features)
+        measured = Alignment(known, features, "neighbours", "photos", neighbours=True)
+        yield from compared(rng, measured, [seen(rng, z, 1.0) for _ in range(2)])
+
+    return draw
+
+
+def seen(rng: Rng, z: Array, noise: float = 0.5) -> Array:
+    """Return what one of many equal encoders knows of (N, 8) latent values: (N, 32)."""
+    directions = np.linalg.qr(rng.normal(size=(32, 32)))[0][:8]
+    return z @ directions + noise * rng.normal(size=(len(z), 32))
+
+
+def compared(rng: Rng, measured: Measure, answers: Sequence[Array]) -> Drawn:
+    known = np.ones(len(answers[0]), bool)
+    own = Measured(measured.items, [measured.predict(one, known) for one in answers])
+    seed = int(rng.integers(2**31))
+    found = compare_measured([own], {"a": [0], "b": [1]}, SAMPLES, seed)[1]["difference"]
+    yield "level", found["p"] < 0.05
+    yield "cover", found["low"] <= 0 <= found["high"]
 
 
 def of_few_items(count: int, statistic: str, skewed: bool) -> Callable[[Rng], Drawn]:
@@ -218,6 +278,9 @@ def conditions() -> Iterator[tuple[str, Callable[[Rng], Drawn]]]:
             yield f"compare, seeds {runs}, spread {spread}", compare(runs, (spread, spread))
         if runs > 1:
             yield f"compare, seeds {runs}, spread 0/4", compare(runs, (0, 4))
+    for photos, items, runs in ((100, 15, 5), (200, 5, 3), (30, 5, 2), (100, 15, 1)):
+        name = f"compare, {photos} photos of {items} phrases, seeds {runs}"
+        yield name, compare_photos(photos, items, runs)
     yield "perplexity", of_perplexity
     for texts in (2, 3, 5, 10, 20):
         for skewed in (False, True):
@@ -233,6 +296,12 @@ def conditions() -> Iterator[tuple[str, Callable[[Rng], Drawn]]]:
         yield f"locate, {photos} photos, {share}", located(photos, share)
     for runs in (1, 2, 3, 5):
         yield f"measure, runs {runs}", measure(runs)
+    for words in (40, 100):
+        for classes in (False, True):
+            name = f"measure, {words} " + ("classes" if classes else "norms")
+            yield name, of_norms(words, classes)
+    for photos in (50, 200):
+        yield f"measure, neighbours of {photos} photos", of_neighbours(photos)
     for count in (3, 5, 10, 20):
         yield f"measure, {count} judgements", of_few_items(count, "spearman", False)
         for skewed in (False, True):

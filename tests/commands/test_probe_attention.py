@@ -606,3 +606,27 @@ def test_cross_is_for_runs_of_xdbert(tmp_path: Path, capfd: pytest.CaptureFixtur
         whole = ["probe-attention", "cross", *args, "--device", "cpu", "-q"]
         assert run([str(a) for a in whole]) == code
         refused(capfd, why)
+
+
+def test_photos_and_texts_of_two_splits(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+    """Heads are not chosen on what is reported: a photo is refused, a text counts once."""
+    rows = [row | {"split": ("val", "test")[n // 8 % 2]} for n, row in enumerate(world.rows)]
+    path = t.save_rows(tmp_path / "p.jsonl", rows)
+    split = ["--split", "test", "--select-on", "val", "--samples", 30]
+    code, _, err = probe(capfdbinary, path, *world.given[1:], *split)
+    assert code == 65
+    first = next(n for n, r in enumerate(rows) if any(o["image"] == r["image"] for o in rows[:n]))
+    assert f"p.jsonl:{first + 1}: the photo {rows[first]['image']!r} is of the split" in err
+    texts = [f"bam dis {'lor ' * n}".strip() for n in range(6)]
+    both = [{"text": x, "split": s} for x in texts for s in ("val", "test")]
+    both += [{"text": f"lor {x}", "split": "val"} for x in texts]
+    path = t.save_rows(tmp_path / "t.jsonl", both[6:] + both[:6])
+    encoder = save_encoder(tmp_path / "bert")
+    code, records, err = probe(capfdbinary, "text", path, "--encoder", encoder, *split)
+    assert code == 65
+    assert 'no text of the split "test", but all are texts of another split' in err
+    path = t.save_rows(tmp_path / "t.jsonl", [*both, {"text": "dis", "split": "test"}])
+    code, records, err = probe(capfdbinary, "text", path, "--encoder", encoder, *split)
+    assert code == 0, err
+    assert records[-1]["texts"] == 1
+    assert records[-1]["skipped"]["text of an earlier split"] == 6

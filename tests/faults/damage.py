@@ -89,11 +89,13 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         expected = expected | ({f"{name}.damaged": before[name]} if name in before else {})
     if done.code == 0:
         changes = difference(space.tree(manifest), data_of(expected) if manifest else expected)
-        if changes == f"changed: {name}" and case.reader:
+        if changes in (f"changed: {name}", f"missing: {name}") and case.reader:
             done = space.run(case, argv=case.reader.split(), limit=True)
             codes = (Exit.DATA, Exit.CANNOT_CREATE)
             if space.tree().get(name) == expected[name]:
                 codes = (0,)  # a cache is made again
+            elif word == "missing":
+                return Outcome(trial, "different", f"{what}, read: exit {done.code}, {changes}")
             verdict, said = fault_of(done, codes, (path.name, path.parent.name))
             return Outcome(trial, verdict, f"{what}, read: {said}")
         return Outcome(trial, "different" if changes else "", f"{what}: exit 0, but {changes}")

@@ -167,6 +167,36 @@ def test_a_card_is_printed_without_a_connection(vokens: Path, hub: Hub, on_hub: 
     assert "2 files" in err
 
 
+def test_files_of_the_user_in_a_folder_of_shards_stay_here(
+    tiny: Path, vokens: Path, hub: Hub, on_hub: Vg
+) -> None:
+    place, text_file = vokens.parent, vokens.parent / "t.txt"
+    args = ["vokenize", text_file, "--index", tiny / "vg.faiss", "--device", "cpu", "-q"]
+    assert run([*map(str, args), "--shard-size", "500", "-o", f"{place}/s.jsonl/"]) == 0
+    folder = place / "s.jsonl"
+    (folder / "secret.txt").write_text("my password")
+    (folder / "link").symlink_to("/etc/passwd")
+    (folder / "notes").mkdir()
+    code, _, err = on_hub("push", folder, "me/shards")
+    assert code == 0, err
+    pushed = hub.repos["datasets/me/shards"][-1]
+    listed = [json.loads(line) for line in (folder / "shards.jsonl").read_text().splitlines()]
+    own = [name for record in listed for name in record["files"]]
+    assert len(own) > 1
+    assert sorted(pushed) == sorted(
+        [
+            "README.md",
+            "s.json",
+            *(f"s.jsonl/{name}" for name in ("plan.json", "shards.jsonl", *own)),
+        ]
+    )
+    to = ("-t", tiny / "encoder", "-q", "-o")
+    code, _, err = on_hub("revokenize", "me/shards", *to, place / "back.jsonl")
+    assert (code, err) == (0, "")
+    assert run(["revokenize", str(vokens), *map(str, to), str(place / "here.jsonl")]) == 0
+    assert (place / "back.jsonl").read_bytes() == (place / "here.jsonl").read_bytes()
+
+
 def test_a_damaged_file_is_not_pushed(vokens: Path, hub: Hub, on_hub: Vg) -> None:
     vokens.write_bytes(vokens.read_bytes().replace(b"0", b"1"))
     code, _, err = on_hub("push", vokens, "me/wiki")

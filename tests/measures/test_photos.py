@@ -38,7 +38,7 @@ def test_words_of_a_photo_without_stop_words(photos: CaptionedPhotos) -> None:
 
 
 def test_looks_are_predicted_from_the_words_of_the_other_folds(photos: CaptionedPhotos) -> None:
-    looks = Looks(photos, photos.features, "x", "words")
+    looks = Looks(photos, [np.arange(40)], "x", "words")
     words = [word for (word,) in looks.words]
     vectors = RNG.normal(size=(len(words), 3))
     known = np.arange(len(words)) > 1
@@ -63,15 +63,31 @@ def test_alignment_is_that_of_known_photos(photos: CaptionedPhotos, neighbours: 
     measure = Alignment(photos, photos.features, "x", "photos", neighbours)
     found = measure.predict(vectors, known)
     pair = vectors[known], photos.features[known]
-    expected = shared_neighbours(*pair) if neighbours else linear_cka(*pair)[1]
+    _, expected = shared_neighbours(*pair) if neighbours else linear_cka(*pair)
     assert np.isnan(found[7])
     assert found[known] == pytest.approx(expected)
 
 
 def test_a_permutation_leaves_no_photo_its_features(photos: CaptionedPhotos) -> None:
-    rows = photos.permuted(3).tolist()
-    assert sorted(rows) == sorted(photos.features.tolist())
-    assert all(a != b for a, b in zip(rows, photos.features.tolist(), strict=True))
+    rows = photos.permuted(3)
+    assert sorted(rows.tolist()) == list(range(40))
+    assert (rows != np.arange(40)).all()
+
+
+def test_looks_of_permuted_photos_are_the_mean_over_permutations(photos: CaptionedPhotos) -> None:
+    orders = [photos.permuted(seed) for seed in range(3)]
+    vectors, known = RNG.normal(size=(len(WORDS), 3)), np.ones(len(WORDS), bool)
+    alone = [Looks(photos, [order], "x", "words").predict(vectors, known) for order in orders]
+    together = Looks(photos, orders, "x", "words").predict(vectors, known)
+    mean = np.mean(alone, 0)
+    assert together.mean() == pytest.approx(mean.mean())
+    # The luck of an order moves all words together, and is added to the spread of their means.
+    luck = np.mean(alone, 1).var(ddof=1) / 3
+    own = mean.var() / len(mean) * (1 + 10 / 9)
+    assert together - together.mean() == pytest.approx(
+        (mean - mean.mean()) * (1 + luck / own) ** 0.5
+    )
+    assert luck > 0
 
 
 def save(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str, str]:
@@ -131,7 +147,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -
     with pytest.raises(DataError, match=r"other\.jsonl:2: .*feats\.npy holds no features of the i"):
         read_photos(str(other), feats)
     other.write_text("".join(lines[:6]))
-    with pytest.raises(DataError, match="has 3 photos; 10 neighbours need more"):
+    with pytest.raises(DataError, match="has 3 photos; 10 neighbours need 12 or more"):
         read_photos(str(other), feats)
     monkeypatch.setattr(module, "LEAST_PHOTOS", 39)
     with pytest.raises(DataError, match="words with 39 photos or more; looks need 10 words"):

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from vgtools.io.errors import DataError
 from vgtools.io.files import write_manifest
+from vgtools.measures.compare import compare
 from vgtools.measures.saved import KIND, read_items
 
 ROW = {"evaluation": "x", "kind": "k", "statistic": "pearson", "item": "a", "gold": 1.0}
@@ -44,12 +46,33 @@ def test_an_unknown_item_and_an_encoder_that_was_not_asked(tmp_path: Path) -> No
         ({"gold": None, "predictions": [1, 1]}, "must be numbers"),
         ({"gold": "a", "predictions": ["a", "b"]}, "\"gold\" is 'a', of another item 1.0"),
         ({"statistic": "luck", "predictions": [1, 1]}, "\"statistic\" is 'luck', expected one of"),
+        ({"folds": -1, "predictions": [1, 1]}, '"folds" is -1, expected 0 to 1000'),
+        ({"folds": True, "predictions": [1, 1]}, '"folds" is True, expected 0 to 1000'),
     ],
 )
 def test_refusals(tmp_path: Path, row: dict[str, Any], why: str) -> None:
     path = save(tmp_path, {"predictions": [1, 2]}, {"item": "b"} | row)
     with pytest.raises(DataError, match=why):
         read_items([path])
+
+
+def test_items_that_are_learned_from_one_another_keep_their_wider_intervals(
+    tmp_path: Path,
+) -> None:
+    """The variance of cross-validated predictions counts 1 + 10 / 9 times."""
+    rng = np.random.default_rng(0)
+    rows = [
+        {"item": f"w{n}", "statistic": "mean", "predictions": rng.normal(0, 1, 2).tolist()}
+        for n in range(300)
+    ]
+    widths = []
+    for folds in ({}, {"folds": 10}):
+        path = save(tmp_path, *(row | folds for row in rows), name=f"{len(folds)}.jsonl")
+        measured, _ = read_items([path])
+        first, second = compare(measured, {"p": [0], "q": [1]}, 2000)
+        change = second["difference"]
+        widths.append([first["high"] - first["low"], change["high"] - change["low"]])
+    assert np.divide(widths[1], widths[0]) == pytest.approx(np.sqrt(1 + 10 / 9), rel=1e-6)
 
 
 def test_other_items_under_the_same_keys_are_refused(tmp_path: Path) -> None:

@@ -571,6 +571,24 @@ def test_a_model_of_the_user_in_a_folder_of_a_run_is_not_replaced(tmp_path: Path
     assert (folder / "notes.txt").read_text() == "mine, too"
 
 
+def test_a_pooler_that_a_checkpoint_lacks_is_always_the_same(tmp_path: Path) -> None:
+    """Runs save it, and write the same bytes again; the state of the caller's draws is kept."""
+    folder = save_encoder(tmp_path / "bert")
+    weights = load_file(folder / "model.safetensors")
+    bare = {name: value for name, value in weights.items() if "pooler" not in name}
+    assert len(bare) < len(weights)
+    save_file(bare, folder / "model.safetensors", {"format": "pt"})
+    drawn, poolers = [], []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found = load_encoder(str(folder), regions=False)
+        poolers.append(found.model.pooler.dense.weight.tolist())
+        drawn.append(torch.rand(1).item())
+    torch.manual_seed(1)
+    assert poolers[0] == poolers[1]
+    assert drawn[0] == torch.rand(1).item() != drawn[1]
+
+
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert"])
 def test_weights_of_more_layers_than_the_configuration_reads_are_refused(
     tmp_path: Path, kind: str

@@ -71,6 +71,23 @@ def test_differences_are_those_of_the_bootstrap_over_seeds_and_examples(two: lis
     assert "difference" not in records(two)[0]["tasks"]["sst-2"]
 
 
+def test_examples_of_one_group_are_drawn_together(two: list[str]) -> None:
+    groups = ["a", "b", "a", "b", "a", "b", "c", "c"]
+    for place in two:
+        for file in Path(place).glob("a/seed-*/predictions.jsonl"):
+            rows = [json.loads(line) for line in file.read_text().splitlines()]
+            named = [row | {"group": g} for row, g in zip(rows, groups, strict=True)]
+            file.write_bytes(b"".join(map(dumps, reversed(named))))
+    found = records(two, seed=5)[1]["tasks"]["sst-2"]["difference"]
+    a, b = (np.array([said["1"], said["2"]])[:, ::-1] for said in (POOR, RIGHT))
+    numbers = np.unique(groups[::-1], return_inverse=True)[1]
+    gold = np.array(GOLD)[::-1]
+    how: dict[str, Any] = {"samples": 300, "seed": 5}
+    wanted = metrics.paired_bootstrap(metrics.accuracy, gold, a, b, groups=numbers, **how)
+    assert (found["low"], found["p"]) == (pytest.approx(100 * wanted.low), wanted.p)
+    assert wanted.p != metrics.paired_bootstrap(metrics.accuracy, gold, a, b, **how).p
+
+
 def test_a_single_seed_has_no_p_value_and_no_mark(two: list[str], tmp_path: Path) -> None:
     lone = str(save_finetuned(tmp_path / "lone", "sst-2", GOLD, {"1": GOLD}))
     rows = c.read_rows([two[0], lone])
@@ -428,7 +445,9 @@ def test_the_lower_error_is_better_and_in_no_average(tmp_path: Path) -> None:
 
 def test_a_single_example_has_a_difference_alone() -> None:
     one = np.ones((2, 1), int)
-    found = c.difference(metrics.accuracy, np.ones(1, int), 0 * one, one, 100, 9, 0)
+    found = c.difference(
+        metrics.accuracy, np.ones(1, int), 0 * one, one, scale=100, samples=9, seed=0
+    )
     assert found == {"value": 100, "low": None, "high": None, "p": None, "significant": False}
     rows = [{"baseline": False, "run": "a", "tasks": {"sst2": {"difference": found}}}]
     assert not list(c.gains(rows, {"sst2": 0.5}))

@@ -18,12 +18,13 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
 from vgtools.tasks.dispatch import (
     gather,
+    group_of,
     prediction_row,
     read_predictions,
     read_split,
     score_predictions,
 )
-from vgtools.tasks.examples import Answer, Example, ReadStats
+from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample
 from vgtools.tasks.predictions import headline
 from vgtools.tasks.table import find_task
 
@@ -268,3 +269,44 @@ def test_held_out_examples_are_chosen_by_their_ids(tmp_path: Path) -> None:
     file.write_text(header + lines[int(train[0][1:])])
     with pytest.raises(DataError, match="none of its 1 examples falls into this part"):
         split_ids(file, "dev", 0.25)
+
+
+def test_examples_name_what_they_share() -> None:
+    """Pictures, contexts and first texts; a sentence by itself shares nothing."""
+
+    def group(name: str, example: Example) -> str | None:
+        return group_of(find_task(name), example)
+
+    rte, squad = (find_task(name) for name in ("rte", "squad-1.1"))
+    assert group("sst-2", Example("a", "x")) is None
+    first = group_of(rte, Example("a", "x", "y"))
+    assert first == group_of(rte, Example("b", "x", "z"))
+    assert first != group_of(rte, Example("c", "y", "x"))
+    context = group_of(squad, Example("a", "q", "Bo"))
+    assert context == group_of(squad, Example("b", "r", "Bo"))
+    assert context != group_of(squad, Example("c", "q", "Bob"))
+    swag = find_task("swag")
+    endings = ("p", "q", "r", "s")
+    assert group_of(swag, Example("a", "x", None, 1, endings)) == group_of(
+        swag, Example("b", "x", None, 2, endings[::-1])
+    )
+    assert group("snli", Example("a", "x", "y", image="1.jpg")) == "1.jpg"
+    seen = VisualExample("q7", "what?", images=("COCO_7",))
+    assert group("vqa", seen) == "COCO_7"
+    pairs = [
+        VisualExample(f"dev-850-{pair}-{number}", "both", images=(f"dev-850-{pair}-img0",))
+        for pair, number in ((0, 0), (1, 0), (1, 1))
+    ]
+    assert {group("nlvr2", pair) for pair in pairs} == {"dev-850"}
+
+
+def test_a_group_is_a_text() -> None:
+    row = {"id": "a", "prediction": 1, "label": 1, "group": 3}
+    with pytest.raises(DataError, match='"group" must be a string, got 3'):
+        gather("rte", [row])
+    some = [row | {"group": "g"}, row | {"id": "b"}, row | {"id": "g"}, row | {"id": "c"}]
+    del some[1]["group"], some[2]["group"], some[3]["group"]
+    numbers = gather("rte", some).group_numbers()
+    assert numbers is not None
+    assert len(set(numbers.tolist())) == 4
+    assert gather("rte", some[1:]).group_numbers() is None

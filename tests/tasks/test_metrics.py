@@ -315,3 +315,54 @@ def test_paired_bootstrap_of_counts_agrees_with_plain_resampling(items: int) -> 
     apart = (np.array(plain) - value) * np.sqrt(wider)
     ends = value + np.quantile(apart, [0.025, 0.975])
     assert [found.low, found.high] == pytest.approx(list(ends), abs=0.15 * float(apart.std()))
+
+
+def test_groups_are_drawn_whole_as_by_loops() -> None:
+    """Once with as many distinct items as items, once with few, whose groups are counted."""
+    rng = np.random.default_rng(8)
+    groups = np.array([7, 3, 3, 9, 7, 7, 1, 1, 1, 1, 9, 4])
+    names = np.unique(groups)
+    for gold in (rng.normal(0, 1, 12), np.tile(rng.integers(0, 2, 12), 1).astype(float)):
+        many = np.repeat(groups, 8)
+        runs = [np.repeat(rng.integers(0, 2, 12), 8) for _ in range(2)]
+        known = np.repeat(gold, 8)
+        few = len(np.unique(np.stack([known, *runs]), axis=1).T) * 8 < len(known)
+        assert few is bool(len(np.unique(gold)) == 2)
+        found = metrics.bootstrap(_covariance, known, runs, samples=20_000, groups=many)
+        drawn = []
+        for _ in range(4000):
+            chosen = rng.choice(names, len(names))
+            items = np.concatenate([np.flatnonzero(many == name) for name in chosen])
+            drawn.append([float(_covariance(known[items], run[items], None)) for run in runs])
+        whole = [float(_covariance(known, run, None)) for run in runs]
+        assert found[0] == pytest.approx(whole)
+        shares = (0.05, 0.25, 0.5, 0.75, 0.95)
+        ours, plain = (np.quantile(x, shares, axis=0) for x in (found[1:], np.array(drawn)))
+        np.testing.assert_allclose(ours, plain, atol=0.08 * float(np.std(drawn, 0).max()) * 3)
+
+
+def _covariance(gold: Array, said: Array, weights: Array | None = None) -> Array:
+    w = np.ones(len(gold)) if weights is None else weights
+    return np.asarray((w * gold * said).sum(-1) / w.sum(-1))
+
+
+def test_copies_of_items_add_nothing_where_they_are_drawn_together() -> None:
+    """Five copies of each item, drawn whole, are as certain as the items."""
+    rng = np.random.default_rng(2)
+    a, b = rng.integers(0, 2, (2, 2, 60)).astype(float)
+    zeros = np.zeros(60)
+    one = paired_bootstrap(mean, zeros, a, b, samples=4000)
+    groups = np.repeat(np.arange(60), 5)
+    copies = [np.repeat(side, 5, axis=1) for side in (a, b)]
+    five = paired_bootstrap(mean, np.repeat(zeros, 5), *copies, samples=4000, groups=groups)
+    alone = paired_bootstrap(mean, np.repeat(zeros, 5), *copies, samples=4000)
+    assert one.low is not None
+    assert one.high is not None
+    assert five.low == pytest.approx(one.low, abs=0.03)
+    assert five.high == pytest.approx(one.high, abs=0.03)
+    assert five.p == pytest.approx(one.p, abs=0.03)
+    assert alone.low is not None
+    assert alone.low > one.low + 0.03, "one by one they would look more certain"
+    same = paired_bootstrap(mean, zeros, a, b, samples=99, groups=np.arange(60)[::-1])
+    assert same == paired_bootstrap(mean, zeros, a, b, samples=99)
+    assert paired_bootstrap(mean, zeros, a, b, samples=99, groups=zeros).p is None, "one group"

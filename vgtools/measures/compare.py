@@ -143,19 +143,20 @@ def _statistics(
     count = int(kept.sum())
     least, most = RANGES.get(items.statistic, (-np.inf, np.inf))
     statistic = STATISTICS[items.statistic]
+    how = {"items": count, "seed": seed, "folds": items.folds}
     scores = bootstrap(statistic, items.gold[kept], list(runs), samples=samples, seed=seed)
     cuts = np.cumsum([len(own) for own in predictions.values()])[:-1]
     parts = dict(zip(predictions, np.split(scores, cuts, axis=1), strict=True))
     found = dict[str, Record]()
     for name, own in parts.items():
         means = own.mean(-1)
-        low, high = np.clip(interval(means, items=count, seed=seed), least, most).tolist()
+        low, high = np.clip(interval(means, **how), least, most).tolist()
         found[name] = {"statistic": items.statistic, "value": float(means[0])}
         found[name] |= {"low": low, "high": high}
         if own.shape[1] > 1:
             found[name]["runs"] = own[0].tolist()
         if name != first and first in parts and items.kind != PERMUTED:
-            gain = paired_difference(parts[first], own, items=count, seed=seed)
+            gain = paired_difference(parts[first], own, **how)
             change: Record = asdict(gain)
             if not gain.over_runs and items.statistic not in LOWER_IS_BETTER:
                 # As many items as are asked for are no longer few: the spread alone counts.

@@ -38,6 +38,7 @@ class GoldItems:
     gold: Array  # (N,) float64, numbers, or places in `labels`
     labels: Sequence[str] = ()  # names of classes
     groups: Sequence[str] = ()  # N names: items of one name are also compared by themselves
+    folds: int = 0  # in which predictions are cross-validated; 0 where none is learned from items
     content: str = ""  # sha256 of the data that predictions follow from
 
 

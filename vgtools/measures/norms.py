@@ -41,6 +41,7 @@ class Norms(Measure):
             keys=words,
             gold=gold,
             labels=labels,
+            folds=FOLDS,
         )
         self.words = [(word,) for word in words]
 

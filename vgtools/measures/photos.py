@@ -5,7 +5,8 @@ Three evaluations of one file, each with a control in which photos are permuted 
 - looks: ridge regression from the vector of a word to the mean whitened feature of the photos
   whose captions have it; cosines. It favours encoders that learned from features of photos. Words
   of the same captions share photos, permuted or not, so vectors that know which words go together
-  do well on the control too: only the difference from it is knowledge of pictures;
+  do well on the control too: only the difference from it is knowledge of pictures. The control is
+  a mean over ten permutations, as the luck of one moves all words together;
 - shared neighbours of photos by their captions' vectors and by their features;
 - unbiased linear CKA of captions' vectors and features.
 
@@ -32,11 +33,13 @@ from vgtools.measures.evaluation import PERMUTED, GoldItems, Measure, content_of
 from vgtools.measures.pairs import cosines
 from vgtools.measures.ridge import FOLDS, cross_validated
 from vgtools.measures.subject import Subject
+from vgtools.tasks.metrics import variance_factor
 from vgtools.text.tokens import load_stop_words
 
 KEYS = ("image", "text")
 LEAST_PHOTOS = 10  # photos of a word, for its looks
 NEIGHBOURS = 10
+_PERMUTATIONS = 10  # the looks that are a control are a mean over them
 
 
 class CaptionedPhotos:
@@ -73,10 +76,10 @@ class CaptionedPhotos:
         return self._read[1]
 
     def permuted(self, seed: int) -> Array:
-        """Return the features in another order, which no photo keeps a place in."""
+        """Return rows of the features in another order, with no photo in its place: (N,)."""
         order = np.random.default_rng(seed).permutation(len(self.features))
-        found = np.empty_like(self.features)
-        found[order] = self.features[np.roll(order, 1)]
+        found = np.empty_like(order)
+        found[order] = np.roll(order, 1)
         return found
 
 
@@ -85,27 +88,31 @@ class Looks(Measure):
 
     Args:
         photos: captioned photos.
-        features: (N, F) their features.
+        orders: P of (N,), the rows of the photos' features; one value is the mean over all of them.
         name: name of the evaluation.
         kind: kind of its items.
     """
 
-    def __init__(self, photos: CaptionedPhotos, features: Array, name: str, kind: str) -> None:
-        white, self.shrinkage = whiten(features)
-        looks = word_looks(white, photos.words, LEAST_PHOTOS)
-        if len(looks) < FOLDS:
-            why = f"has {len(looks)} words with {LEAST_PHOTOS} photos or more"
+    def __init__(
+        self, photos: CaptionedPhotos, orders: Sequence[Array], name: str, kind: str
+    ) -> None:
+        white, self.shrinkage = whiten(photos.features)
+        looks = [word_looks(white[order], photos.words, LEAST_PHOTOS) for order in orders]
+        words = list(looks[0])
+        if len(words) < FOLDS:
+            why = f"has {len(words)} words with {LEAST_PHOTOS} photos or more"
             why = f"{why}; looks need {FOLDS} words, take more photos"
             raise DataError(why, photos.name)
-        self._looks = np.stack([*looks.values()])
-        self.words = [(word,) for word in looks]
+        self._looks = np.array([[*own.values()] for own in looks])  # (P, W, F)
+        self.words = [(word,) for word in words]
         self.items = GoldItems(
             name=name,
             kind=kind,
             statistic="mean",
-            keys=list(looks),
-            gold=np.ones(len(looks)),
-            content=content_of(photos.content, features),
+            keys=words,
+            gold=np.ones(len(words)),
+            folds=FOLDS,
+            content=content_of(photos.content, *orders),
         )
 
     def ask(self, subject: Subject) -> Array:
@@ -116,13 +123,36 @@ class Looks(Measure):
         """Return the cosine of each word's looks and their prediction by the other folds."""
         found = np.full(len(known), np.nan)
         if known.any():
-            gold = self._looks[known]
-            predicted = cross_validated(answers[known].astype(np.float64), gold)
-            numbers = np.arange(len(gold))
-            pairs = np.column_stack([numbers, numbers + len(gold)])
-            # A prediction without length has no direction that could be right.
-            found[known] = np.nan_to_num(cosines(np.concatenate([predicted, gold]), pairs))
+            vectors = answers[known].astype(np.float64)
+            found[known] = _mean_of([_cosines(vectors, own[known]) for own in self._looks])
         return found
+
+
+def _mean_of(values: Sequence[Array]) -> Array:
+    """Return the mean of P of (W,), its spread widened by the luck of orders.
+
+    The luck of an order moves all words together, which the spread of the words' means lacks: their
+    deviations are widened until the standard error includes it.
+    """
+    mean: Array = np.mean(values, 0)
+    level = mean.mean()
+    own = mean.var()
+    if len(values) == 1 or not own:
+        return mean
+    luck = np.mean(values, 1).var(ddof=1) / len(values)
+    widened = 1 + luck / (own / len(mean) * variance_factor(FOLDS))
+    found: Array = level + (mean - level) * np.sqrt(widened)
+    return found
+
+
+def _cosines(vectors: Array, looks: Array) -> Array:
+    """Return the cosines of looks and their predictions: (N, D) and (N, F) -> (N,)."""
+    predicted = cross_validated(vectors, looks)
+    numbers = np.arange(len(looks))
+    pairs = np.column_stack([numbers, numbers + len(looks)])
+    # A prediction without length has no direction that could be right.
+    found: Array = np.nan_to_num(cosines(np.concatenate([predicted, looks]), pairs))
+    return found
 
 
 class Alignment(Measure):
@@ -133,7 +163,7 @@ class Alignment(Measure):
         features: (N, F) their features.
         name: name of the evaluation.
         kind: kind of its items.
-        neighbours: shared neighbours, or else CKA, whose values are the jackknife's pseudo-values.
+        neighbours: shared neighbours, or else CKA; their values are the jackknife's.
     """
 
     def __init__(
@@ -157,14 +187,12 @@ class Alignment(Measure):
         return self._photos.vectors(subject)
 
     def predict(self, answers: Array, known: Array) -> Array:
-        """Return the share of shared neighbours, or the CKA's value, of each photo."""
+        """Return each photo's value in the share of shared neighbours, or in the CKA."""
         found = np.full(len(known), np.nan)
-        if known.sum() > NEIGHBOURS:
+        if known.sum() > NEIGHBOURS + 1:
             both = answers[known], self._features[known]
-            if self._neighbours:
-                found[known] = shared_neighbours(*both, NEIGHBOURS)
-            else:
-                found[known] = linear_cka(*both)[1]
+            values = shared_neighbours(*both, NEIGHBOURS) if self._neighbours else linear_cka(*both)
+            found[known] = values[1]
         return found
 
 
@@ -180,7 +208,7 @@ def read_photos(path: str, feats: str, seed: int = 0) -> list[Measure]:
     Args:
         path: captions.
         feats: features of their photos.
-        seed: seed of the permutations.
+        seed: seed of the first permutation.
 
     Returns:
         Looks, shared neighbours and CKA, each followed by its control.
@@ -197,18 +225,21 @@ def read_photos(path: str, feats: str, seed: int = 0) -> list[Measure]:
             why = f"{feats} holds no features of the image {row['image']!r:.80}"
             raise DataError(f"{why}; vg extract-image-feats makes them", path, line)
         captions.setdefault(row["image"], []).append(row["text"])
-    if len(captions) <= NEIGHBOURS:
-        why = f"has {len(captions)} photos; {NEIGHBOURS} neighbours need more"
+    if len(captions) <= NEIGHBOURS + 1:
+        why = f"has {len(captions)} photos; {NEIGHBOURS} neighbours need {NEIGHBOURS + 2} or more"
         raise DataError(why, path)
     name = os.path.basename(path)
-    rows: Sequence[int] = [row_of[image] for image in captions]
-    photos = CaptionedPhotos(name, captions, features.array[rows])
+    places: Sequence[int] = [row_of[image] for image in captions]
+    photos = CaptionedPhotos(name, captions, features.array[places])
     found = list[Measure]()
+    rows = np.arange(len(captions))
+    shuffled = [photos.permuted(seed + number) for number in range(_PERMUTATIONS)]
     for title in ("looks", "shared neighbours", "CKA"):
-        for kind, own in (("photos", photos.features), (PERMUTED, photos.permuted(seed))):
+        for kind, orders in (("photos", [rows]), (PERMUTED, shuffled)):
             full = f"{name} {title}" + (f", {kind}" if kind == PERMUTED else "")
             if title == "looks":
-                found.append(Looks(photos, own, full, "words" if kind == "photos" else kind))
+                found.append(Looks(photos, orders, full, "words" if kind == "photos" else kind))
             else:
+                own = photos.features[orders[0]]
                 found.append(Alignment(photos, own, full, kind, title != "CKA"))
     return found

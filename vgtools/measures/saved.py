@@ -23,7 +23,8 @@ KIND = "measured-items"
 _READ = {"vectors?": str, "config?": {}, "inputs?": [{"path": str}]}
 _FORM = {"encoders": [{"encoder": str}], "contents?": {str: str}, **_READ}
 _MASKED = ("masked words", "minimal pairs", "prompts")  # kinds that read no vectors
-_FACTS = ("gold", "statistic", "kind", "group", "grounded")  # the same in all files
+_MOST_FOLDS = 1000
+_FACTS = ("gold", "statistic", "kind", "folds", "group", "grounded")  # the same in all files
 _KEYS = {"evaluation": str, "kind": str, "statistic": str, "item": str, "predictions": list}
 
 
@@ -35,6 +36,7 @@ def item_rows(measured: Sequence[Measured]) -> Iterator[dict[str, Any]]:
             "evaluation": items.name,
             "kind": items.kind,
             "statistic": items.statistic,
+            **({"folds": items.folds} if items.folds else {}),
         }
         columns = [_shown(own, items) for own in (items.gold, *each.predictions)]
         for number, key in enumerate(items.keys):
@@ -167,6 +169,7 @@ def _joined(
         keys=list(rows),
         gold=column(each["gold"] for each in rows.values()),
         labels=labels,
+        folds=row.get("folds", 0),
         groups=[str(each.get("group", "")) for each in rows.values()] if "group" in row else (),
     )
     columns = [
@@ -188,6 +191,8 @@ def _check(row: dict[str, Any], count: int, path: str | Path, line: int) -> None
         raise DataError(
             f"{why}, got {row.get('gold')!r:.40}, {row['predictions']!r:.60}", path, line
         )
+    if type(row.get("folds", 0)) is not int or not 0 <= row.get("folds", 0) <= _MOST_FOLDS:
+        raise DataError(f'"folds" is {row["folds"]!r:.40}, expected 0 to {_MOST_FOLDS}', path, line)
     if row["statistic"] not in STATISTICS:
         why = f'"statistic" is {row["statistic"]!r:.60}, expected one of {", ".join(STATISTICS)}'
         raise DataError(why, path, line)

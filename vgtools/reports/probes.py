@@ -61,12 +61,12 @@ def _summary(record: Record) -> Table:
         ("most confident region", measured(record, "baseline")),
     ]
     if head is not None:
-        rows.append((f"difference, p = {_p(record)}", measured(record, "difference")))
+        rows.append(("difference" + _p_of(record["p"]), measured(record, "difference")))
     rows.append(("upper bound: some region is right", percent(record["upper_bound"])))
     if record.get("word_specific") is not None:
         asked = "head minus itself asked by a caption of another photo"
         cell = measured(record, "word_specific")
-        rows.insert(0, (f"{asked}, p = {record['word_specific_p']:.2g}", cell))
+        rows.insert(0, (asked + _p_of(record["word_specific_p"]), cell))
     remark = (
         f"{record['entities']:,} entities, {record['captions']:,} captions, "
         f"{record['photos']:,} photos; {record['active_heads']} of "
@@ -207,7 +207,12 @@ def _reported(records: Sequence[Record]) -> Table:
 
 
 def _p(record: Record) -> str:
-    return f"{record['p']:.2g}" if "p" in record else "–"
+    p = record.get("p")
+    return "–" if p is None else f"{p:.2g}"
+
+
+def _p_of(p: float | None) -> str:
+    return ", no p-value below 30 photos" if p is None else f", p = {p:.2g}"
 
 
 def _offset(record: Record) -> str:

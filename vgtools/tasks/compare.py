@@ -125,7 +125,10 @@ def aligned(one: Items, other: Items, file: str | Path) -> Items:
     if odd:
         why = f"{len(odd)} of {len(order)} ids have another label than in the run compared with"
         raise DataError(f"{why}, the first {odd[0]!r:.80}; score the same dev file", file)
-    return Items(other.ids, one.gold[order], one.predicted[order], one.statistic, labels=labels)
+    gold = one.gold[order]
+    predicted = one.predicted[order]
+    groups = other.groups or [one.groups[i] for i in order if one.groups]
+    return Items(other.ids, gold, predicted, one.statistic, labels=labels, groups=groups)
 
 
 def _same(ours: Any, theirs: Any) -> bool:
@@ -248,11 +251,12 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
 
     A difference is the difference of the means over seeds. Its p-value and interval come from
     `metrics.paired_bootstrap`: other examples, the same for both rows, and other seeds count as
-    chance. If a row has a single seed, its models alone are compared: `p` is None and nothing is
-    significant, `p_examples` and the interval are over other examples. P-values are not corrected
-    for the number of comparisons: `correct` does that. `average` is over the tasks that all rows
-    have, without tasks whose score is an error; `left_out`, if there are any, names folders without
-    a finished run.
+    chance; examples that share a picture, a context or a first text are drawn together. If a row
+    has a single seed, its models alone are compared: `p` is None and nothing is significant,
+    `p_examples` and the interval are over other examples. P-values are not corrected for the number
+    of comparisons: `correct` does that. `average` is over the tasks that all rows have, without
+    tasks whose score is an error; `left_out`, if there are any, names folders without a finished
+    run.
 
     Args:
         rows: the first is the baseline.
@@ -307,8 +311,14 @@ def _both_right(answers: TaskRun, rationales: TaskRun) -> dict[str, dict[str, fl
 def _difference(gold: Sequence[Items], run: TaskRun, samples: int, seed: int) -> Record:
     ours = [aligned(items, gold[0], run.path) for items in run.items()]
     base, mine = (np.stack([items.predicted for items in side]) for side in (gold, ours))
-    scale = run.task.scale
-    return difference(gold[0].statistic, gold[0].gold, base, mine, scale, samples, seed)
+    groups = ours[0].group_numbers()
+    how: dict[str, Any] = {
+        "scale": run.task.scale,
+        "samples": samples,
+        "seed": seed,
+        "groups": groups,
+    }
+    return difference(gold[0].statistic, gold[0].gold, base, mine, **how)
 
 
 def difference(
@@ -316,9 +326,11 @@ def difference(
     gold: arrays.Array,
     base: arrays.Array,
     ours: arrays.Array,
+    *,
     scale: float,
     samples: int,
     seed: int,
+    groups: arrays.Array | None = None,
 ) -> Record:
     """Return the gain of a run over the baseline, in points, with its interval and p-value.
 
@@ -331,8 +343,10 @@ def difference(
         scale: points per unit of the score.
         samples: bootstrap samples.
         seed: seed of the samples.
+        groups: (N,) numbers of the groups of examples that are drawn whole.
     """
-    found = metrics.paired_bootstrap(statistic, gold, base, ours, samples=samples, seed=seed)
+    how: dict[str, Any] = {"samples": samples, "seed": seed, "groups": groups}
+    found = metrics.paired_bootstrap(statistic, gold, base, ours, **how)
     ends = {"value": found.value, "low": found.low, "high": found.high}
     points = {key: None if end is None else scale * end for key, end in ends.items()}
     if not found.over_runs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -269,7 +270,27 @@ def predictions(
             `answer` keeps it.
     """
     made = NetworkOutputs(inputs, outputs, threshold)
-    return list(KINDS[task.kind].rows(task, examples, made))
+    rows = zip(KINDS[task.kind].rows(task, examples, made), examples, strict=True)
+    return [row if (g := group_of(task, one)) is None else row | {"group": g} for row, one in rows]
+
+
+def group_of(task: Task, example: Example) -> str | None:
+    """Return the name of the group that an example belongs to, None where it stands alone.
+
+    Scores of one picture's questions or phrases, of one paragraph's questions, or of one premise's
+    hypotheses go together, so that they are drawn together. NLVR2's pairs of pictures and its
+    sentences share a set, `dev-850` of `dev-850-0-1`.
+    """
+    if task.name == "nlvr2":
+        return example.id.rsplit("-", 2)[0]
+    if isinstance(example, VisualExample) and example.images:
+        return example.images[0]
+    if example.image is not None:
+        return example.image
+    if example.pair is None and not example.choices:
+        return None
+    shared = example.context if task.kind == "span" else example.text
+    return hashlib.sha256(shared.encode()).hexdigest()[:16]
 
 
 def prediction_row(task: Task, example: Example, prediction: Any, **more: Any) -> dict[str, Any]:
@@ -361,11 +382,15 @@ def gather(
             raise DataError(why, file)
     kind = KINDS[task.kind]
     in_order = [by_id[name] for name in gold]
+    shared = any("group" in row for row in in_order)
+    # The id of an example without a group cannot be one's name: it has a blank before it.
+    groups = [row.get("group", f" {row['id']}") for row in in_order] if shared else []
     predicted = [kind.parse(task, "prediction", r["prediction"], file, None) for r in in_order]
     labels = [kind.parse(task, "label", value, file, None) for value in gold.values()]
     if examples is not None:
         _check_labels(task, in_order, labels, file)
-    return kind.score(task, Joined(list(gold), predicted, labels, in_order, file), threshold)
+    items = kind.score(task, Joined(list(gold), predicted, labels, in_order, file), threshold)
+    return replace(items, groups=groups)
 
 
 def _check_labels(

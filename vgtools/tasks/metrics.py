@@ -249,22 +249,34 @@ class Difference:
 
 
 _BLOCK = 1 << 21  # weights per block: 16 MB
+_DENSE = 1 << 24  # counts of the distinct items of each group: 64 MB at most
 
 
 def _samples(
-    columns: Sequence[Array], statistics: Callable[..., Array], samples: int, seed: int
+    columns: Sequence[Array],
+    statistics: Callable[..., Array],
+    samples: int,
+    seed: int,
+    groups: Array | None,
 ) -> Array:
     """Return the statistics of bootstrap samples: (samples, ...).
 
     Items that agree in every column are one item with a count: the 40,000 pairs of QQP's dev set
-    are eight of them. A column is (N,), or (N, S) counts.
+    are eight of them. A column is (N,), or (N, S) counts. Groups of which each item is in one,
+    (N,) from 0 on without gaps, are drawn whole.
     """
     parts = [np.asarray(column, np.float64).reshape(len(column), -1) for column in columns]
     rows = np.concatenate(parts, 1)
-    table, counts = np.unique(rows, axis=0, return_counts=True)
-    n = len(rows)
+    table, row, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+    number = len(rows) if groups is None else int(groups.max()) + 1
     # Counts of distinct items are drawn at once; where most items differ, item by item is quicker.
-    few = len(counts) * 8 < n
+    few = len(table) * 8 < len(rows) and (groups is None or len(table) * number < _DENSE)
+    mixed = None
+    if few and groups is not None:
+        members = np.zeros((number, len(table)), np.int32)
+        np.add.at(members, (groups, row.ravel()), 1)
+        kinds, counts = np.unique(members, axis=0, return_counts=True)
+        mixed = kinds.astype(np.float64)
     table = table if few else rows
     edges = np.cumsum([part.shape[1] for part in parts])[:-1]
     split = np.split(np.ascontiguousarray(table), edges, 1)
@@ -273,15 +285,17 @@ def _samples(
         for part, column in zip(split, columns, strict=True)
     ]
     generator = np.random.default_rng(seed)
-    block = max(1, _BLOCK // len(table))
+    block = max(1, _BLOCK // max(len(table), number if not few else len(counts)))
     found = []
     for start in range(0, samples, block):
         size = min(block, samples - start)
         if few:
-            weights = generator.multinomial(n, counts / n, size=size)
+            drawn = generator.multinomial(number, counts / number, size=size)
+            weights: Array = drawn if mixed is None else drawn @ mixed
         else:
-            drawn = generator.integers(n, size=(size, n))
-            weights = np.stack([np.bincount(items, minlength=n) for items in drawn])
+            drawn = generator.integers(number, size=(size, number))
+            weights = np.stack([np.bincount(ones, minlength=number) for ones in drawn])
+            weights = weights if groups is None else weights[:, groups]
         found.append(np.asarray(statistics(*shaped, weights.astype(np.float64))))
     return np.concatenate(found)
 
@@ -293,6 +307,7 @@ def bootstrap(
     *,
     samples: int = 10_000,
     seed: int = 0,
+    groups: Array | None = None,
 ) -> Array:
     """Return the statistics of runs, and of the same runs on items drawn with replacement.
 
@@ -302,6 +317,7 @@ def bootstrap(
         runs: R predictions, (N,) or (N, S) counts each.
         samples: bootstrap samples; each has the same items for all runs.
         seed: seed of the samples.
+        groups: (N,) numbers of the groups that are drawn whole; None where each item is its own.
 
     Returns:
         (1 + samples, R); the first row is of the items as they are.
@@ -319,10 +335,32 @@ def bootstrap(
         return np.stack([statistic(g, predicted, rest[-1]) for predicted in rest[:-1]], -1)
 
     whole = scores(gold, *runs, None)  # (R,)
-    return np.vstack([whole, _samples([gold, *runs], scores, samples, seed)])
+    return np.vstack([whole, _samples([gold, *runs], scores, samples, seed, _dense(groups))])
 
 
-def _deviations(values: Array, items: int, seed: int) -> Array:
+def _dense(groups: Array | None) -> Array | None:
+    """Return the same groups numbered from 0 on; None where each has one item."""
+    if groups is None:
+        return None
+    names, numbers = np.unique(groups, return_inverse=True)
+    return None if len(names) == len(groups) else numbers
+
+
+def variance_factor(folds: int) -> float:
+    """Return how much larger the variance is if predictions are cross-validated in k folds.
+
+    They are learned from the other items, which other items would change as well.
+
+    Args:
+        folds: k, or 0 where no prediction is learned from the items.
+
+    Source: Nadeau & Bengio 2003 (Inference for the generalization error), section 3, for the k
+        folds of one division: 1 + k / (k - 1).
+    """
+    return 1 + folds / (folds - 1) if folds > 1 else 1.0
+
+
+def _deviations(values: Array, items: int, seed: int, folds: int = 0) -> Array:
     """Return how far other items would move a statistic: (samples,).
 
     Few items show too small a spread, and poorly how large it is. A sample's deviation is made
@@ -335,6 +373,7 @@ def _deviations(values: Array, items: int, seed: int) -> Array:
         values: (1 + samples,) a statistic of `bootstrap`.
         items: N, two or more.
         seed: seed of the variances.
+        folds: k, or 0 where no prediction is learned from these items.
 
     Source: Satterthwaite 1946 (An approximate distribution of estimates of variance components).
     """
@@ -342,6 +381,7 @@ def _deviations(values: Array, items: int, seed: int) -> Array:
     # A generator of its own: the samples of items do not depend on it.
     drawn = np.random.default_rng([seed, 2]).chisquare(freedom, len(values) - 1)
     spread = items / (items - 1) * freedom / drawn
+    spread *= variance_factor(folds)
     return np.asarray(np.sqrt(spread) * (values[1:] - values[0]))
 
 
@@ -351,7 +391,7 @@ def _interval(value: float, deviations: Array, level: float) -> tuple[float, flo
 
 
 def interval(
-    values: Array, *, items: int, level: float = 0.95, seed: int = 0
+    values: Array, *, items: int, level: float = 0.95, seed: int = 0, folds: int = 0
 ) -> tuple[float, float]:
     """Return the ends of the interval of a statistic, as `paired_bootstrap` has it.
 
@@ -360,12 +400,13 @@ def interval(
         items: items that it is of, two or more.
         level: share of samples inside the interval.
         seed: seed of the bootstrap.
+        folds: folds in which predictions are cross-validated, or 0.
     """
-    return _interval(values[0], _deviations(values, items, seed), level)
+    return _interval(values[0], _deviations(values, items, seed, folds), level)
 
 
 def paired_difference(
-    a: Array, b: Array, *, items: int, level: float = 0.95, seed: int = 0
+    a: Array, b: Array, *, items: int, level: float = 0.95, seed: int = 0, folds: int = 0
 ) -> Difference:
     """Return how much better the runs of b are than the runs of a: see `paired_bootstrap`.
 
@@ -375,6 +416,7 @@ def paired_difference(
         items: items that both are of.
         level: share of samples inside the interval.
         seed: seed of the deviations of few items and of other runs.
+        folds: folds in which predictions are cross-validated, or 0.
 
     Raises:
         ValueError: the level is not between 0 and 1.
@@ -386,7 +428,7 @@ def paired_difference(
     over_runs = min(a.shape[1], b.shape[1]) > 1
     if items == 1:
         return Difference(float(value), None, None, None, over_runs)
-    deviations = _deviations(differences, items, seed)
+    deviations = _deviations(differences, items, seed, folds)
     if over_runs:
         # A generator of its own: the samples of items are the same with and without it.
         pairs = [(side[0], side[1:]) for side in (a, b)]
@@ -407,6 +449,7 @@ def paired_bootstrap(
     samples: int = 10_000,
     level: float = 0.95,
     seed: int = 0,
+    groups: Array | None = None,
 ) -> Difference:
     """Return how much better b is than a on the same items, and how often chance gives as much.
 
@@ -414,6 +457,9 @@ def paired_bootstrap(
     difference as this is from 0, counting the observed difference itself, so it is never 0. Nor is
     it below 2 to the power of 1 - N, the p-value of a sign test in which all N items agree. Few
     items count with wider deviations (`_deviations`); a single item has no interval and no p-value.
+
+    Items that share a picture or a paragraph are drawn together: N is then the number of `groups`.
+    Drawn one by one, the phrases of 100 photos made p < 0.05 in 41 % of draws without a difference.
 
     Several runs of a system, one per seed, are worth the mean of their statistics. With two or more
     on both sides, the results of other seeds also count as chance: a sample adds to the items'
@@ -434,6 +480,7 @@ def paired_bootstrap(
         b: likewise of the other system; R may differ.
         level: share of samples inside the interval.
         seed: seed of the samples; the same seed gives the same interval.
+        groups: (N,) numbers of the groups that are drawn whole; None where each item is its own.
 
     Raises:
         ValueError: no items, or not as many of each.
@@ -445,9 +492,10 @@ def paired_bootstrap(
     """
     sides = [np.atleast_2d(side) for side in (a, b)]
     runs = [run for side in sides for run in side]
-    scores = bootstrap(statistic, gold, runs, samples=samples, seed=seed)
+    scores = bootstrap(statistic, gold, runs, samples=samples, seed=seed, groups=groups)
     both = np.split(scores, [len(sides[0])], axis=1)
-    return paired_difference(*both, items=len(gold), level=level, seed=seed)
+    count = len(gold) if groups is None else len(np.unique(groups))
+    return paired_difference(*both, items=count, level=level, seed=seed)
 
 
 def _other_runs(sides: Sequence[tuple[Array, Array]], generator: np.random.Generator) -> Array:

@@ -52,7 +52,7 @@ def check_row(row: Mapping[str, Any], path: str | Path | None, line: int | None)
     """Check the keys that rows of every kind have in common.
 
     Raises:
-        DataError: `id` or `prediction` is missing, or a number is not finite.
+        DataError: `id` or `prediction` is missing, a group is not a text, or a number not finite.
     """
     if not isinstance(row.get("id"), str):
         raise DataError(f'"id" must be a string, got {row.get("id")!r:.60}', path, line)
@@ -65,6 +65,8 @@ def check_row(row: Mapping[str, Any], path: str | Path | None, line: int | None)
         raise DataError(f'"logits" must be a list of numbers, got {logits!r:.60}', path, line)
     for key in ("score", "no_answer"):
         check_number(key, row.get(key, 0.0), path, line)
+    if not isinstance(row.get("group", ""), str):
+        raise DataError(f'"group" must be a string, got {row["group"]!r:.60}', path, line)
 
 
 def check_number(key: str, value: Any, path: str | Path | None, line: int | None) -> float:
@@ -108,6 +110,11 @@ class Items:
     statistic: metrics.Statistic  # the headline, as a fraction, of gold and predicted
     scores: Mapping[str, float] = field(default_factory=dict)  # all official metrics, as fractions
     labels: Sequence[Any] = ()  # N, as `predictions.jsonl` holds them; class numbers, not names
+    groups: Sequence[str] = ()  # N names; items of one name are drawn together
+
+    def group_numbers(self) -> Array | None:
+        """Return (N,) numbers of the groups, None where no item shares anything."""
+        return np.unique(self.groups, return_inverse=True)[1] if self.groups else None
 
 
 def score_metrics(task: Task, joined: Joined, threshold: float | None = None) -> Items:

@@ -83,7 +83,7 @@ def test_photos_are_resampled_not_entities() -> None:
 def test_intervals_and_p_values_are_those_of_a_bootstrap_t_by_loops() -> None:
     """Photos of one group are drawn together; each resampling has errors of its own."""
     rng = np.random.default_rng(5)
-    photos, heads, samples = 12, 3, 60
+    photos, heads, samples = 32, 3, 60
     image = np.repeat(np.arange(photos), rng.integers(1, 4, photos))
     right = rng.random((len(image), heads)) < [0.2, 0.5, 0.9]
     right[:, 2] |= image > 3
@@ -134,14 +134,19 @@ def test_intervals_and_p_values_are_those_of_a_bootstrap_t_by_loops() -> None:
                 assert p_all[h] == pytest.approx((1 + sum(above)) / (1 + samples))
 
 
-def test_few_photos_are_never_more_certain_than_a_sign_test() -> None:
-    for photos in (1, 3, 6):
-        names = [str(n) for n in range(photos)]
+def test_few_photos_have_no_p_value_and_no_band() -> None:
+    for photos in (1, 6, 29):
+        names = [f"photo{n}" for n in range(photos)]
         assert len({group_of(name) for name in names}) == photos
         scores = HeadScores(1, samples=99)
         scores.add([ENTITY], names, np.arange(photos), np.zeros(photos, int), np.ones((photos, 1)))
         found = significance(scores.cells[ENTITY])
-        assert found.p.tolist() == found.p_corrected.tolist() == [2.0 ** (1 - photos)]
+        ends = (found.p, found.p_corrected, found.low_all, found.high_all)
+        assert all(np.isnan(end).all() for end in ends)
+        assert (found.low < 1).all()
+        assert found.high.tolist() == [1]
+        *_, head = (r for r in records(scores, scores, 1, 1) if r["kind"] == "head")
+        assert [head[key] for key in ("p", "p_corrected", "low_all", "high_all")] == [None] * 4
 
 
 def test_groups_depend_on_the_photo_alone_and_are_of_equal_size() -> None:

@@ -215,10 +215,10 @@ def test_the_probe_equals_brute_force_for_any_encoder(tmp_path: Path, kind: str)
 
 def test_intervals_and_choices_equal_brute_force(tmp_path: Path) -> None:
     encoder = open_encoder(str(save_encoder(tmp_path / "e")))
-    rng = np.random.default_rng(5)
-    texts = [" ".join(rng.choice(WORDS, int(rng.integers(4, 9)), replace=False)) for _ in range(24)]
+    rng = np.random.default_rng(9)
+    texts = [" ".join(rng.choice(WORDS, int(rng.integers(4, 9)), replace=False)) for _ in range(90)]
     texts[3] = texts[2]  # equal sentences come and go together
-    sides = ["report" if n % 3 else "select" for n in range(24)]
+    sides = ["report" if n % 3 else "select" for n in range(90)]
     file = tmp_path / "p.conllu"
     file.write_text(t.conllu(texts))
     parses = list(CoNLLU(str(file))(texts))
@@ -261,7 +261,7 @@ def test_intervals_and_choices_equal_brute_force(tmp_path: Path) -> None:
         }
 
     report, select = (
-        answers([n for n in range(24) if sides[n] == side]) for side in ("report", "select")
+        answers([n for n in range(90) if sides[n] == side]) for side in ("report", "select")
     )
     probe = TextProbe(encoder, CoNLLU(str(file)), distances=0, samples=60, seed=4)
     probe.run(map(ProbeText, texts, sides))
@@ -322,10 +322,22 @@ def test_intervals_and_choices_equal_brute_force(tmp_path: Path) -> None:
         k
         for k in own
         if own[k]["head"] == found[k]["head"] and own[k]["offset"] == found[k]["offset"]
+        if found[k]["p"] is not None  # of 30 sentences or more
     ]
     assert same
     assert all(own[k]["p"] >= found[k]["p"] for k in same)
     assert any(own[k]["p"] > found[k]["p"] for k in same)
+
+
+def test_a_text_of_two_splits_counts_for_the_first(tmp_path: Path) -> None:
+    rows = [("bam", "a"), ("bam", "b"), ("dis", "b"), ("dis", "a"), ("bam", "a"), ("lor", "a")]
+    file = t.save_rows(tmp_path / "x.jsonl", [{"text": a, "split": b} for a, b in rows])
+    texts = ProbeTexts(str(file), {"a": "report", "b": "select"})
+    assert [x.side for x in texts] == ["report", "shared", "select", "shared", "report", "report"]
+    assert [x.text for x in texts.of("report")] == ["bam", "bam", "lor"]
+    only = t.save_rows(tmp_path / "y.jsonl", [{"text": "bam", "split": s} for s in "ab"])
+    with pytest.raises(DataError, match='of the split "b", but all are texts of another split'):
+        ProbeTexts(str(only), {"a": "report", "b": "select"}).check()
 
 
 def test_texts_are_separated_by_split_or_by_hash(tmp_path: Path) -> None:

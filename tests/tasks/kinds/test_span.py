@@ -222,6 +222,8 @@ def test_answers_are_withheld_above_the_threshold() -> None:
         outputs[inputs.starts[unit]] = none / 2
         outputs[inputs.starts[unit] + 3 + 4] = 2.0  # word 4: score 4
     first, second, empty = predictions(task, examples, inputs, outputs, threshold=2.0)
+    # One paragraph's questions go together; the third has another.
+    assert first.pop("group") == second.pop("group") != empty.pop("group")
     assert first == {
         "id": "0",
         "prediction": WORDS_12[4],

@@ -105,6 +105,7 @@ def clusters(
     drawn = tokens or system.tokens_of(count, width)
     plan = system.ClusterPlan(count, depth, weight, drawn, seed)
     config = {"command": "clusters", "encoder": loaded.identity, **vars(plan), "limit": limit}
+    config["encoder_at"] = _place(ref, output)  # the manifest names it, and readers open it
     files = [str(Path(output).with_suffix(end)) for end in (".faiss", ".ids", TABLE)]
     with Output(files, config, npy={2: ("float32", width)}, inputs=inputs, restart=restart) as out:
         if out.complete:
@@ -136,6 +137,14 @@ def _like(index: str) -> dict[str, Any]:
     return {"count": bank.count, "encoder": run, "layers": form["layers"], "weight": weight}
 
 
+def _place(ref: str, output: str) -> dict[str, str]:
+    """Return where an encoder is: a name, or its folder as seen from the folder of the bank."""
+    if not os.path.isdir(ref):
+        return {"encoder": ref}
+    folder = os.path.dirname(os.path.realpath(output))
+    return {"run": os.path.relpath(os.path.realpath(ref), folder)}
+
+
 def _write(out: Any, made: TokenClusters, plan: Any, ref: str, output: str) -> None:
     """Write the bank: index, names, table and manifest."""
     from vgtools.retrieval.build import IndexPlan, write_index
@@ -146,16 +155,12 @@ def _write(out: Any, made: TokenClusters, plan: Any, ref: str, output: str) -> N
     search = write_index(rows, out.write)
     out.write("".join(f"{name}\n" for name in made.names).encode(), file=1)
     out.write(made.table.data.cast("B"), file=2)
-    place = {"encoder": ref}
-    if os.path.isdir(ref):  # A folder is found from the folder of the bank.
-        folder = os.path.dirname(os.path.realpath(output))
-        place = {"run": os.path.relpath(os.path.realpath(ref), folder)}
     out.finish(
         kind="index",
         count=len(emb),
         dim=emb.shape[1],
         metric=METRIC,
-        matcher={**place, "fingerprint": made.fingerprint},
+        matcher={**_place(ref, output), "fingerprint": made.fingerprint},
         clusters={
             "layers": plan.layers,
             "context_weight": plan.context_weight,

@@ -52,8 +52,8 @@ def regions(
     region; random, largest gold box). Where boxes of the annotation are among the regions, their
     share is printed. A head is active if over 20 % of the attention goes to regions. With --parser,
     for each relation: how often a word attends to the region of the entity that it is joined to.
-    Intervals come from resampling photos; p-values are corrected over all heads, and too small
-    below 30 photos (0.12 where 0.05 is due); --select-on chooses heads on other photos.
+    Intervals come from resampling photos; p-values are corrected over all heads, and absent below
+    30 photos, where they would be too small; --select-on chooses heads on other photos.
 
     One JSON record per head, layer and relation goes to stdout, shares in percent; a terminal gets
     tables. Captions longer than the encoder and photos without regions are left out and counted.

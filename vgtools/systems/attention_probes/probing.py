@@ -16,7 +16,7 @@ from vgtools.systems.attention_probes import head_classifier, region_heads
 from vgtools.systems.attention_probes.head_classifier import ClassifierProbe
 from vgtools.systems.attention_probes.region_heads import Caption, GroundingProbe
 from vgtools.systems.attention_probes.scores import Relations
-from vgtools.systems.attention_probes.text import ProbeTexts, TextProbe
+from vgtools.systems.attention_probes.text import SHARED, ProbeText, ProbeTexts, TextProbe
 from vgtools.text.parses import Parser
 
 _CONFIG = (
@@ -176,6 +176,15 @@ def probe_caption_file(
     return Findings(probe, count, probe.skipped + tally.left_out, failure, kept)
 
 
+def _count_shared(texts: Iterator[ProbeText], skipped: Counter[str]) -> Iterator[ProbeText]:
+    """Pass on the texts of one split, and count the others."""
+    for text in texts:
+        if text.side == SHARED:
+            skipped["text of an earlier split"] += 1
+        else:
+            yield text
+
+
 def probe_text_file(
     settings: ProbeSettings,
     parser: Parser | None,
@@ -204,7 +213,8 @@ def probe_text_file(
     with Progress("probe-attention", "texts") as bar, Stop() as stop:
         common = settings.common(bar)
         probe = TextProbe(model, parser, settings.distances, **common)
-        failure = probe_all(probe.run, texts.of("report", "select"), stop)
+        read = _count_shared(texts.of("report", "select", SHARED), probe.skipped)
+        failure = probe_all(probe.run, read, stop)
         found = Findings(probe, probe.texts, probe.skipped, failure)
         if kind is None or failure is not None:
             return found

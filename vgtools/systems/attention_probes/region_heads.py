@@ -154,14 +154,22 @@ def read_captions(
         path: rows as `vg prepare flickr30k-entities` writes them; `.gz`, `.zst` or `-`.
         sides: split of the rows -> report that they count for; rows of other splits are ignored.
             None takes all as `report`.
-        tally: handles bad rows; counts photos without regions.
+        tally: handles bad rows, also of a photo of two splits; counts photos without regions.
     """
     count = 0
+    splits = dict[str, str]()  # photo -> its split
     for line, row in read_jsonl(path, {"image": str, "text": str}):
         side = "report" if sides is None else sides.get(str(row.get("split")))
         if side is None:
             continue
         with tally.of_item():
+            if sides is not None:
+                own = str(row["split"])
+                other = splits.setdefault(row["image"], own)
+                if own != other:
+                    why = f"the photo {row['image']!r:.60} is of the split {own}, and of {other}"
+                    why += " above; heads are chosen on other photos than they are reported on"
+                    raise DataError(why, path, line)
             caption = read_caption(row, side, regions, path, line)
             if caption is None:
                 tally.left_out["photo without regions"] += 1

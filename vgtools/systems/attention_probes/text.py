@@ -63,8 +63,15 @@ ALL = "all"  # all relations together
 OFFSETS = [sign * step for step in range(1, 21) for sign in (-1, 1)]
 
 
+SHARED = "shared"
+
+
 class ProbeText(NamedTuple):
-    """A text and its use: `report`, `select` (heads are chosen on it) or `train`."""
+    """A text and its use: `report`, `select` (heads are chosen on it) or `train`.
+
+    A text of two splits has the use of the one that it comes in first, and `SHARED` in the other: a
+    head that was chosen on the very texts that are reported is flattered.
+    """
 
     text: str
     side: str = "report"
@@ -95,16 +102,17 @@ class ProbeTexts:
             for text in read_texts(self.path):
                 yield ProbeText(text, self._side(text))
             return
+        first = dict[bytes, str]()
         for _, row in read_jsonl(self.path, {"text": str, "split": str}):
             if row["split"] in self.sides:
-                yield ProbeText(row["text"], self.sides[row["split"]])
+                text, side = row["text"], self.sides[row["split"]]
+                own = first.setdefault(_hash(text), side)
+                yield ProbeText(text, side if own == side else SHARED)
 
     def _side(self, text: str) -> str:
         if self.seed is None:
             return "report"
-        salt = self.seed.to_bytes(8, "little")
-        data = text.encode("utf-8", "surrogatepass")
-        digest = hashlib.blake2b(data, digest_size=8, salt=salt).digest()
+        digest = _hash(text, self.seed.to_bytes(8, "little"))
         return "report" if int.from_bytes(digest, "little") % 5 == 0 else "train"
 
     def of(self, *sides: str) -> Iterator[ProbeText]:
@@ -120,12 +128,18 @@ class ProbeTexts:
         counts = Counter(text.side for text in self if text.text.strip())
         for split, side in (self.sides or {}).items():
             if not counts[side]:
-                raise DataError(f'has no text of the split "{split}"', self.path)
+                own = ", but all are texts of another split" if counts[SHARED] else ""
+                raise DataError(f'has no text of the split "{split}"{own}', self.path)
         if not counts["report"]:
             raise DataError("has too few texts, none to report", self.path)
         if self.seed is not None and not counts["train"]:
             raise DataError("has too few texts, none to learn from", self.path)
         return counts
+
+
+def _hash(text: str, salt: bytes = b"") -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=8, salt=salt).digest()
 
 
 def surface(layer: Tensor, mask: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
