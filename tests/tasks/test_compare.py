@@ -71,13 +71,28 @@ def test_differences_are_those_of_the_bootstrap_over_seeds_and_examples(two: lis
     assert "difference" not in records(two)[0]["tasks"]["sst-2"]
 
 
-def test_examples_of_one_group_are_drawn_together(two: list[str]) -> None:
-    groups = ["a", "b", "a", "b", "a", "b", "c", "c"]
-    for place in two:
+def name_groups(paths: list[str], groups: list[str]) -> None:
+    """Write groups into the predictions of a task, and reverse them."""
+    for place in paths:
         for file in Path(place).glob("a/seed-*/predictions.jsonl"):
             rows = [json.loads(line) for line in file.read_text().splitlines()]
             named = [row | {"group": g} for row, g in zip(rows, groups, strict=True)]
             file.write_bytes(b"".join(map(dumps, reversed(named))))
+
+
+def test_one_group_shows_no_spread_and_is_not_called_one_seed(two: list[str]) -> None:
+    name_groups(two, ["a"] * 8)
+    found = records(two)
+    change = found[1]["tasks"]["sst-2"]["difference"]
+    assert (change["low"], change["p"], change["significant"]) == (None, None, False)
+    _, shown, remarks, _ = score_table(found)
+    assert "+56.2 (one group of examples)" in shown[2]
+    assert not any(remark.startswith("One seed") for remark in remarks)
+
+
+def test_examples_of_one_group_are_drawn_together(two: list[str]) -> None:
+    groups = ["a", "b", "a", "b", "a", "b", "c", "c"]
+    name_groups(two, groups)
     found = records(two, seed=5)[1]["tasks"]["sst-2"]["difference"]
     a, b = (np.array([said["1"], said["2"]])[:, ::-1] for said in (POOR, RIGHT))
     numbers = np.unique(groups[::-1], return_inverse=True)[1]

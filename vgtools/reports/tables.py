@@ -281,7 +281,8 @@ def _change(task: Task, change: Record | None) -> str:
     if not change:
         return "-"
     if change["p"] is None:
-        return f"{change['value']:+.{_digits(task)}f} (one seed)"
+        alone = "one seed" if "p_examples" in change else "one group of examples"
+        return f"{change['value']:+.{_digits(task)}f} ({alone})"
     p = p_value(change.get("p_holm", change["p"]))
     return f"{change['value']:+.{_digits(task)}f} (p {p})"
 
@@ -341,7 +342,7 @@ def _score_remarks(
             f"paired bootstrap over examples and seeds, two-sided, of the means, {corrected} for "
             "the number of comparisons)."
         )
-        if any(change["p"] is None for change in changes):
+        if any("p_examples" in change for change in changes):
             why = "the score of another seed is unknown, so there is no p-value and no mark"
             remarks.append(f"One seed: {why}. Give both runs --seeds 3 or more.")
     for source in dict.fromkeys(r["source"] for r in records if "source" in r):

@@ -73,3 +73,9 @@ def test_recall_among_the_best_boxes() -> None:
     assert score_predictions(task, rows, asked) == wanted
     with pytest.raises(DataError, match="list of boxes"):
         score_predictions(task, [rows[0] | {"prediction": [[1, 2, 3]]}])
+
+
+def test_a_reversed_box_is_no_prediction() -> None:
+    row = {"id": "0", "prediction": [[0, 0, 10, 10], [20, 20, 10, 30]], "label": [[0, 0, 10, 10]]}
+    with pytest.raises(DataError, match=r"x1 <= x2 and y1 <= y2 of a box, got \[20, 20, 10, 30\]"):
+        score_predictions("flickr30k-entities", [row])

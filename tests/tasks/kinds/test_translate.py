@@ -153,6 +153,9 @@ def test_scores_of_rows() -> None:
     }
     bare = [{key: row[key] for key in ("id", "prediction", "label")} for row in rows]
     assert "perplexity" not in score_predictions(TASK, bare)
+    for key in ("nats", "tokens"):
+        with pytest.raises(DataError, match=f"\"{key}\" of the id '1' must be 0 or more, got -1"):
+            score_predictions(TASK, [rows[0], rows[1] | {key: -1}])
     unknown = predictions(TASK, pairs(("s", None)), inputs, [("x", 0.0, 0)])
     assert unknown == [{"id": "0", "prediction": "x"}]
     with pytest.raises(DataError, match='"prediction" must be a string'):

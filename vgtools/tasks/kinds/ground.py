@@ -138,6 +138,10 @@ def parse(
     if not numbers or not all(type(x) in (int, float) and math.isfinite(x) for x in numbers):
         why = f'"{key}" must be a list of boxes [x1, y1, x2, y2], got {value!r:.60}'
         raise DataError(why, file, line)
+    for x1, y1, x2, y2 in boxes:
+        if x2 < x1 or y2 < y1:
+            why = f'"{key}": expected x1 <= x2 and y1 <= y2 of a box, got {[x1, y1, x2, y2]}'
+            raise DataError(why, file, line)
     return boxes
 
 

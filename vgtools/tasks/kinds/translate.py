@@ -5,7 +5,7 @@ Source: Papineni et al. 2002 and Popović 2015, as sacrebleu computes them (Post
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,11 +163,18 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
     }
     if all("nats" in row and "tokens" in row for row in joined.rows):
         totals = [
-            sum(check_number(key, row[key], joined.file, None) for row in joined.rows)
-            for key in ("nats", "tokens")
+            sum(_amount(key, row, joined.file) for row in joined.rows) for key in ("nats", "tokens")
         ]
         scores["perplexity"] = float(np.exp(totals[0] / max(1, totals[1])))
     return count_items(joined, counts, bleu, scores)
+
+
+def _amount(key: str, row: Mapping[str, Any], file: str | Path | None) -> float:
+    value = check_number(key, row[key], file, None)
+    if value < 0:
+        why = f'"{key}" of the id {row["id"]!r:.60} must be 0 or more, got {value:g}'
+        raise DataError(why, file)
+    return value
 
 
 def bleu_counts(predicted: Sequence[str], gold: Sequence[str]) -> Array:
