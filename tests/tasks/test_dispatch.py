@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from vgtools.tasks.dispatch import (
 )
 from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample
 from vgtools.tasks.predictions import headline
-from vgtools.tasks.table import find_task
+from vgtools.tasks.table import Columns, find_task
 
 
 def test_classes_by_hand() -> None:
@@ -291,6 +292,9 @@ def test_examples_name_what_they_share() -> None:
         swag, Example("b", "x", None, 2, endings[::-1])
     )
     assert group("snli", Example("a", "x", "y", image="1.jpg")) == "1.jpg"
+    own = replace(rte, own=Columns(("q", "t"), "y"))
+    assert group_of(own, Example("a", "which one?", "y")) is None
+    assert group_of(own, VisualExample("a", "which one?", "y", images=("7",))) == "7"
     seen = VisualExample("q7", "what?", images=("COCO_7",))
     assert group("vqa", seen) == "COCO_7"
     pairs = [

@@ -279,7 +279,8 @@ def group_of(task: Task, example: Example) -> str | None:
 
     Scores of one picture's questions or phrases, of one paragraph's questions, or of one premise's
     hypotheses go together, so that they are drawn together. NLVR2's pairs of pictures and its
-    sentences share a set, `dev-850` of `dev-850-0-1`.
+    sentences share a set, `dev-850` of `dev-850-0-1`. In a table of the user's own, whose rows may
+    all ask the same question, only pictures and contexts make groups.
     """
     if task.name == "nlvr2":
         return example.id.rsplit("-", 2)[0]
@@ -287,7 +288,8 @@ def group_of(task: Task, example: Example) -> str | None:
         return example.images[0]
     if example.image is not None:
         return example.image
-    if example.pair is None and not example.choices:
+    alone = example.pair is None and not example.choices
+    if alone or (task.own is not None and task.kind != "span"):
         return None
     shared = example.context if task.kind == "span" else example.text
     return hashlib.sha256(shared.encode()).hexdigest()[:16]

@@ -67,9 +67,9 @@ def runs(
     all rows have. NLVR2's consistency, R@5 and R@10 of phrases, and Q→AR of a folder with vcr-qa
     and vcr-qar are columns of their own. p-values are two-sided, from a paired bootstrap of the
     saved predictions: differences that other examples, the same for both models, and other seeds of
-    each would give are chance. Examples that share a photo, a paragraph or a first sentence are
-    drawn together. A model with a single seed has no p-value: the result of another seed is
-    unknown. --holm corrects them for all differences of the table together.
+    each would give are chance. Examples that share a photo, a paragraph or, except in tables of
+    your own, a first sentence are drawn together. A model with a single seed has no p-value: the
+    result of another seed is unknown. --holm corrects them for all differences of the table.
 
     With --grounding the gain on each task is shown next to the share of its tokens that are
     visually grounded, with their correlation (appendix A.7); --plot draws it.
