@@ -169,20 +169,24 @@ def test_no_name_of_a_store_leads_out_of_its_folder(
     assert {file.read_bytes() for file in mine} == {b"own"}
 
 
-def test_a_missing_package_is_named() -> None:
-    code = """if True:
+@pytest.mark.parametrize(
+    ("package", "url", "install"),
+    [("s3fs", "s3://b/x", "'vgtools[s3]'"), ("aiohttp", "http://x.org/a", "aiohttp requests")],
+)
+def test_a_missing_package_is_named(package: str, url: str, install: str) -> None:
+    code = f"""if True:
         import sys
         from vgtools.io import remote
         from vgtools.io.errors import DataError
-        sys.modules["s3fs"] = None
+        sys.modules["{package}"] = None
         try:
-            remote.facts("s3://b/x")
+            remote.facts("{url}")
         except DataError as error:
             print(int(error.code), error)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    why = "needs a package that is not installed: pip install 'vgtools[s3]'"
-    assert done.stdout == f"69 s3://b/x: {why}\n"
+    why = f"needs a package that is not installed: pip install {install}"
+    assert done.stdout == f"69 {url}: {why}\n"
 
 
 def test_paths_and_urls_are_told_apart() -> None:

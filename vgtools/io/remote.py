@@ -62,7 +62,11 @@ def _about(url: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        extra = "pip install 'vgtools[s3]'" if url.startswith(("s3:", "s3a:")) else f"{error}"
+        extra = f"{error}"
+        if url.startswith(("s3:", "s3a:")):
+            extra = "pip install 'vgtools[s3]'"
+        elif url.startswith(("http:", "https:")):
+            extra = "pip install aiohttp requests"
         why = f"needs a package that is not installed: {extra}"
         raise DataError(why, url, code=Exit.UNAVAILABLE) from None
     except DataError:
