@@ -366,3 +366,10 @@ def test_copies_of_items_add_nothing_where_they_are_drawn_together() -> None:
     same = paired_bootstrap(mean, zeros, a, b, samples=99, groups=np.arange(60)[::-1])
     assert same == paired_bootstrap(mean, zeros, a, b, samples=99)
     assert paired_bootstrap(mean, zeros, a, b, samples=99, groups=zeros).p is None, "one group"
+
+
+def test_few_large_groups_count_for_few() -> None:
+    """A group of 50 and 50 of one item vary like 100² / (50² + 50) = 3.9 equal groups."""
+    groups = np.concatenate([np.zeros(50, int), np.arange(1, 51)])
+    found = paired_bootstrap(mean, np.zeros(100), np.zeros(100), np.ones(100), groups=groups)
+    assert found.p == pytest.approx(2 ** (1 - 10_000 / 2550))

@@ -338,6 +338,15 @@ def bootstrap(
     return np.vstack([whole, _samples([gold, *runs], scores, samples, seed, _dense(groups))])
 
 
+def _effective(groups: Array) -> float:
+    """Return how many groups of equal size would vary as much; few large ones count for few.
+
+    Source: Kish 1965 (Survey sampling), section 11.7, on unequal weights.
+    """
+    sizes = np.unique(groups, return_counts=True)[1].astype(np.float64)
+    return float(sizes.sum() ** 2 / (sizes**2).sum())
+
+
 def _dense(groups: Array | None) -> Array | None:
     """Return the same groups numbered from 0 on; None where each has one item."""
     if groups is None:
@@ -360,7 +369,7 @@ def variance_factor(folds: int) -> float:
     return 1 + folds / (folds - 1) if folds > 1 else 1.0
 
 
-def _deviations(values: Array, items: int, seed: int, folds: int = 0) -> Array:
+def _deviations(values: Array, items: float, seed: int, folds: int = 0) -> Array:
     """Return how far other items would move a statistic: (samples,).
 
     Few items show too small a spread, and poorly how large it is. A sample's deviation is made
@@ -371,7 +380,7 @@ def _deviations(values: Array, items: int, seed: int, folds: int = 0) -> Array:
 
     Args:
         values: (1 + samples,) a statistic of `bootstrap`.
-        items: N, two or more.
+        items: N, more than one; for groups of unequal sizes a fraction.
         seed: seed of the variances.
         folds: k, or 0 where no prediction is learned from these items.
 
@@ -391,7 +400,7 @@ def _interval(value: float, deviations: Array, level: float) -> tuple[float, flo
 
 
 def interval(
-    values: Array, *, items: int, level: float = 0.95, seed: int = 0, folds: int = 0
+    values: Array, *, items: float, level: float = 0.95, seed: int = 0, folds: int = 0
 ) -> tuple[float, float]:
     """Return the ends of the interval of a statistic, as `paired_bootstrap` has it.
 
@@ -406,7 +415,7 @@ def interval(
 
 
 def paired_difference(
-    a: Array, b: Array, *, items: int, level: float = 0.95, seed: int = 0, folds: int = 0
+    a: Array, b: Array, *, items: float, level: float = 0.95, seed: int = 0, folds: int = 0
 ) -> Difference:
     """Return how much better the runs of b are than the runs of a: see `paired_bootstrap`.
 
@@ -426,7 +435,7 @@ def paired_difference(
     # The first row is the observed data, and the samples follow, so that both are computed alike.
     value, *_ = differences = b.mean(-1) - a.mean(-1)
     over_runs = min(a.shape[1], b.shape[1]) > 1
-    if items == 1:
+    if items < 1 + 1e-9:
         return Difference(float(value), None, None, None, over_runs)
     deviations = _deviations(differences, items, seed, folds)
     if over_runs:
@@ -458,7 +467,8 @@ def paired_bootstrap(
     it below 2 to the power of 1 - N, the p-value of a sign test in which all N items agree. Few
     items count with wider deviations (`_deviations`); a single item has no interval and no p-value.
 
-    Items that share a picture or a paragraph are drawn together: N is then the number of `groups`.
+    Items that share a picture or a paragraph are drawn together: N is then the number of `groups`,
+    fewer where their sizes are unequal.
     Drawn one by one, the phrases of 100 photos made p < 0.05 in 41 % of draws without a difference.
 
     Several runs of a system, one per seed, are worth the mean of their statistics. With two or more
@@ -494,7 +504,7 @@ def paired_bootstrap(
     runs = [run for side in sides for run in side]
     scores = bootstrap(statistic, gold, runs, samples=samples, seed=seed, groups=groups)
     both = np.split(scores, [len(sides[0])], axis=1)
-    count = len(gold) if groups is None else len(np.unique(groups))
+    count = len(gold) if groups is None else _effective(groups)
     return paired_difference(*both, items=count, level=level, seed=seed)
 
 
