@@ -66,12 +66,15 @@ def test_items_that_are_learned_from_one_another_keep_their_wider_intervals(
         for n in range(300)
     ]
     widths = []
+    needed = []
     for folds in ({}, {"folds": 10}):
         path = save(tmp_path, *(row | folds for row in rows), name=f"{len(folds)}.jsonl")
         measured, _ = read_items([path])
         first, second = compare(measured, {"p": [0], "q": [1]}, 2000)
         change = second["difference"]
+        needed.append(change["items_for_point"])
         widths.append([first["high"] - first["low"], change["high"] - change["low"]])
+    assert needed[1] == pytest.approx(needed[0] * (1 + 10 / 9), rel=1e-4)
     assert np.divide(widths[1], widths[0]) == pytest.approx(np.sqrt(1 + 10 / 9), rel=1e-6)
 
 

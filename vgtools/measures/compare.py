@@ -17,7 +17,13 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.measures.evaluation import LEAST, PERMUTED, STATISTICS, GoldItems, Measured
 from vgtools.tasks.compare import SIGNIFICANT, holm
-from vgtools.tasks.metrics import RANGES, bootstrap, interval, paired_difference
+from vgtools.tasks.metrics import (
+    RANGES,
+    bootstrap,
+    interval,
+    paired_difference,
+    variance_factor,
+)
 from vgtools.tasks.table import LOWER_IS_BETTER
 
 Record = dict[str, Any]
@@ -160,8 +166,9 @@ def _statistics(
             change: Record = asdict(gain)
             if not gain.over_runs and items.statistic not in LOWER_IS_BETTER:
                 # As many items as are asked for are no longer few: the spread alone counts.
-                error = float((means - parts[first].mean(-1))[1:].std())
-                change["items_for_point"] = math.ceil(count * (_FOUND * error / 0.01) ** 2)
+                variance = float((means - parts[first].mean(-1))[1:].var())
+                variance *= variance_factor(items.folds)
+                change["items_for_point"] = math.ceil(count * (_FOUND / 0.01) ** 2 * variance)
             found[name]["difference"] = change
     return found
 
