@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vgtools.analysis.looks import shrinkage, whiten, word_looks
+from vgtools.analysis.looks import photos_of_words, shrinkage, whiten, word_looks
 
 
 @pytest.mark.parametrize("shape", [(12, 5), (5, 12)])
@@ -43,6 +43,7 @@ def test_features_that_do_not_vary_become_zeros() -> None:
 def test_looks_are_means_over_the_photos_of_a_word() -> None:
     features = np.array([[1.0, 0], [3, 2], [5, 7]])
     words = [["dog", "dog", "red"], ["dog"], ["red", "car"]]
-    found = word_looks(features, words, 2)
-    assert {word: look.tolist() for word, look in found.items()} == {"dog": [2, 1], "red": [3, 3.5]}
-    assert list(word_looks(features, words, 1)) == ["car", "dog", "red"]
+    photos = photos_of_words(words, 2)
+    assert {word: rows.tolist() for word, rows in photos.items()} == {"dog": [0, 1], "red": [0, 2]}
+    assert word_looks(features, photos.values()).tolist() == [[2, 1], [3, 3.5]]
+    assert list(photos_of_words(words, 1)) == ["car", "dog", "red"]

@@ -5,7 +5,7 @@ Axes: N photos, D dimensions of their features, W words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -56,11 +56,10 @@ def whiten(features: Array) -> tuple[Array, float]:
     return white, weight
 
 
-def word_looks(features: Array, words: Sequence[Sequence[str]], least: int) -> dict[str, Array]:
-    """Return the mean feature of the photos of each word, in alphabetical order.
+def photos_of_words(words: Sequence[Sequence[str]], least: int) -> dict[str, Array]:
+    """Return the numbers of the photos of each word, (P,) int64, in alphabetical order.
 
     Args:
-        features: (N, D) of photos.
         words: for each photo the words of its captions; a repeated word counts once.
         least: leave out words of fewer photos.
     """
@@ -69,4 +68,14 @@ def word_looks(features: Array, words: Sequence[Sequence[str]], least: int) -> d
         for word in set(named):
             photos.setdefault(word, []).append(photo)
     kept = sorted(word for word, rows in photos.items() if len(rows) >= least)
-    return {word: features[photos[word]].mean(0) for word in kept}
+    return {word: np.array(photos[word]) for word in kept}
+
+
+def word_looks(features: Array, photos: Iterable[Array]) -> Array:
+    """Return the mean feature of the photos of each word: (W, D).
+
+    Args:
+        features: (N, D) of photos.
+        photos: W arrays of their numbers.
+    """
+    return np.stack([features[rows].mean(0) for rows in photos])

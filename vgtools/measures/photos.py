@@ -20,11 +20,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
 from vgtools.analysis.alignment import linear_cka, shared_neighbours
-from vgtools.analysis.looks import whiten, word_looks
+from vgtools.analysis.looks import photos_of_words, whiten, word_looks
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
@@ -65,6 +66,11 @@ class CaptionedPhotos:
         ]
         self._read: tuple[tuple[str, str], Array] | None = None
 
+    @cached_property
+    def white(self) -> Array:
+        """The whitened features: (N, F)."""
+        return whiten(self.features)[0]
+
     def vectors(self, subject: Subject) -> Array:
         """Return the mean vector of each photo's captions, NaN where one is not known: (N, D)."""
         # The subject itself is not kept: one encoder is in memory at a time.
@@ -96,14 +102,14 @@ class Looks(Measure):
     def __init__(
         self, photos: CaptionedPhotos, orders: Sequence[Array], name: str, kind: str
     ) -> None:
-        white, self.shrinkage = whiten(photos.features)
-        looks = [word_looks(white[order], photos.words, LEAST_PHOTOS) for order in orders]
-        words = list(looks[0])
+        self._photos = photos
+        self._orders = orders
+        self._rows = photos_of_words(photos.words, LEAST_PHOTOS)
+        words = list(self._rows)
         if len(words) < FOLDS:
             why = f"has {len(words)} words with {LEAST_PHOTOS} photos or more"
             why = f"{why}; looks need {FOLDS} words, take more photos"
             raise DataError(why, photos.name)
-        self._looks = np.array([[*own.values()] for own in looks])  # (P, W, F)
         self.words = [(word,) for word in words]
         self.items = GoldItems(
             name=name,
@@ -124,7 +130,10 @@ class Looks(Measure):
         found = np.full(len(known), np.nan)
         if known.any():
             vectors = answers[known].astype(np.float64)
-            found[known] = _mean_of([_cosines(vectors, own[known]) for own in self._looks])
+            rows = [own for own, there in zip(self._rows.values(), known, strict=True) if there]
+            white = self._photos.white
+            looks = (word_looks(white, [order[own] for own in rows]) for order in self._orders)
+            found[known] = _mean_of([_cosines(vectors, own) for own in looks])
         return found
 
 
