@@ -25,6 +25,7 @@ from vgtools.io.files import dumps, write_manifest
 from vgtools.models.runs import save_run
 from vgtools.systems.visual_awareness import training
 from vgtools.systems.visual_awareness.retrieve import open_retriever
+from vgtools.training import session
 
 FAST = (
     *("--epochs", "2", "--batch-size", "6", "--dim", "6", "--layers", "2", "--regions", "3"),
@@ -156,6 +157,29 @@ def test_a_damaged_table_of_words_is_made_again_with_restart(
     file.unlink()
     assert train(tmp_path / "run", "--restart") == 0
     assert hashes(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("name", ["table.npy", "table.ids"])
+def test_a_table_of_words_that_somebody_changed_in_an_unfinished_run_is_not_replaced(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert train(tmp_path / "whole") == 0
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "save_run", interrupted)
+        assert train(tmp_path / "run") == Exit.INTERRUPTED
+    file = tmp_path / "run" / "words" / name
+    changed = file.read_bytes()[:-1] + b"?"
+    file.write_bytes(changed)
+    for more in ([], ["--restart"]):
+        assert train(tmp_path / "run", *more) == Exit.CANNOT_CREATE
+        assert file.read_bytes() == changed
+    file.unlink()
+    assert train(tmp_path / "run") == 0
+    assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")
 
 
 # ------------------------------------------------------------------------------------- the way on

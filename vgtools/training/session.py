@@ -33,8 +33,9 @@ from torch import Tensor, nn
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import config_difference, dumps, sha256_file
-from vgtools.io.forms import fault_in
+from vgtools.io.forms import FILES, fault_in
 from vgtools.io.inputs import Inputs
+from vgtools.io.output import files_of
 from vgtools.io.own import atomic_write
 from vgtools.io.process import Lock, Progress, Stop, remove_left
 from vgtools.models.encoder import Encoder, save_pretrained
@@ -60,6 +61,7 @@ from vgtools.training.trackers import tracked
 _CHECKPOINT = "checkpoint.safetensors"
 _BEST = "best.safetensors"
 _METRICS = "metrics.jsonl"
+_TABLE = "table.json"  # the manifest of a run's word vectors
 SAVE_SECONDS = 600.0  # between checkpoints
 # A checkpoint at the end of an epoch comes at the earliest so long after the one before, if the
 # network is large, because writing it takes time.
@@ -336,6 +338,12 @@ def _noted_parts(checkpoint: Path) -> dict[str, str]:
     return parts if not fault_in(parts, {str: str}) else {}
 
 
+def _named_files(manifest: Path) -> dict[str, str]:
+    """Return the files that a manifest names, name next to it -> sha256; {} if it is damaged."""
+    named = files_of(manifest)
+    return {} if fault_in(named, FILES) else {name: f["sha256"] for name, f in named.items()}
+
+
 class TrainingRun:
     """The folder of one training: resumes the same configuration, refuses another.
 
@@ -463,10 +471,12 @@ class TrainingRun:
         try:
             info = read_run(self.path)
         except DataError:  # unfinished or damaged
-            # A seed of a run has a checkpoint of its own.
-            for checkpoint in self.path.rglob(_CHECKPOINT):
-                for name, sha256 in _noted_parts(checkpoint).items():
-                    file = checkpoint.parent / name
+            # A seed of a run has a checkpoint of its own, and words their manifest.
+            noted = [(f, _noted_parts(f)) for f in self.path.rglob(_CHECKPOINT)]
+            noted += [(f, _named_files(f)) for f in self.path.rglob(_TABLE)]
+            for beside, parts_of in noted:
+                for name, sha256 in parts_of.items():
+                    file = beside.with_name(name)
                     if file.exists() and sha256_file(file) != sha256:
                         raise own.not_ours(file) from None
             return
