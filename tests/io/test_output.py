@@ -504,6 +504,8 @@ def resealed(journal: Path, change: Any) -> None:
         (lambda b: b["files"]["x.jsonl"].update(bytes="9"), "expected a number of bytes"),
         (lambda b: b["files"]["x.jsonl"].update(bytes=-9), "expected a number of bytes"),
         (lambda b: b["files"].update({"../y": {}}), "expected the name of a file of this folder"),
+        (lambda b: b.update(files={}), "names no file of an unfinished run; --restart starts over"),
+        (lambda b: b.update(files={}, manifest={}), "names no file of an unfinished run"),
         (lambda b: b.update(inputs=[]), '"inputs": expected an object'),
         (lambda b: b["inputs"].update(files=[5]), '"inputs.files[0]": expected an object'),
         (lambda b: b.update(manifest=[]), '"manifest": expected an object'),
@@ -521,6 +523,8 @@ def test_a_journal_of_other_types_is_refused_though_its_seal_fits(
     error = refused(path)
     assert error.code == Exit.DATA
     assert why in str(error)
+    with Output([path], {}, restart=True) as out:
+        assert not out.complete
 
 
 def test_what_a_command_lacks_in_the_state_of_a_journal_is_named(tmp_path: Path) -> None:

@@ -253,6 +253,8 @@ class Output:
             return {}
         try:
             journal = read_sealed(path, _JOURNAL, "the journal of an unfinished run")
+            if not journal["files"]:
+                raise DataError("names no file of an unfinished run; --restart starts over", path)
         except DataError:
             if self._restart:
                 # A damaged journal cannot show more than its name does.

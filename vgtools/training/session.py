@@ -476,7 +476,7 @@ class TrainingRun:
             noted += [(f, _named_files(f)) for f in self.path.rglob(_TABLE)]
             for beside, parts_of in noted:
                 for name, sha256 in parts_of.items():
-                    file = beside.with_name(name)
+                    file = beside.parent / name
                     if file.exists() and sha256_file(file) != sha256:
                         raise own.not_ours(file) from None
             return
