@@ -70,6 +70,18 @@ def test_a_tokenizer_that_the_user_changed_stays(tmp_path: Path, run: Run, name:
     assert files_of(tmp_path) == before
 
 
+def test_an_empty_run_json_of_a_tokenizer_is_nobody_s(tmp_path: Path, run: Run) -> None:
+    """There is no --restart: the same command makes it again."""
+    text = tmp_path / "t.txt"
+    text.write_text("\n".join(text for text, _ in reviews(60)))
+    words = ["prepare", "tokenizer", text, "--vocabulary", 60, "-o", tmp_path / "bpe"]
+    assert run(*words)[0] == 0
+    before = files_of(tmp_path)
+    (tmp_path / "bpe" / "run.json").write_bytes(b"")
+    assert run(*words)[0] == 0
+    assert files_of(tmp_path) == before
+
+
 def test_a_tokenizer_that_was_edited_is_refused_where_it_is_read(tmp_path: Path, run: Run) -> None:
     text = tmp_path / "t.txt"
     text.write_text("\n".join(text for text, _ in reviews(60)))

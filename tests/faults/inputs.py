@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import random
+import re
 import threading
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from tests.faults.trials import (
 from vgtools.io.errors import Exit
 
 SPECIAL = ("missing", "folder", "dangling", "device", "fifo", "stdin")
+SETTINGS = ("vokenize.toml", "found.json")
 LISTS = (
     "list.txt",
     "images.jsonl",
@@ -84,7 +86,7 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     manifest = manifest_of(path, space)
     argv = None
     stdin = b""
-    good = path.read_bytes()
+    bad = good = path.read_bytes()
     refuse = False
     feeder: _Feeder | None = None
     try:
@@ -96,9 +98,10 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
             feeder = _special(path, way, good)
         else:
             name, _, number = way.partition(".")
-            bad = mutated(good, name.rstrip("+"), int(number), f"{case.name} {file}")
-            if bad is None or bad == good:
+            changed = mutated(good, name.rstrip("+"), int(number), f"{case.name} {file}")
+            if changed is None or changed == good:
                 return Outcome(trial)
+            bad = changed
             if name.endswith("+"):
                 if form.startswith("run"):
                     bad = reseal_run(bad) or bad
@@ -122,6 +125,8 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         "standard input",
         "'-'",
     }
+    if file in SETTINGS:  # they name files themselves, here perhaps others
+        names |= set(re.findall(r"[\w./-]{3,}", bad.decode("utf-8", "replace")))
     verdict, said = fault_of(done, names=() if file in LISTS else names)
     if verdict:
         return Outcome(trial, verdict, said)

@@ -38,6 +38,7 @@ from vgtools.io.inputs import Inputs
 from vgtools.io.output import files_of
 from vgtools.io.own import atomic_write
 from vgtools.io.process import Lock, Progress, Stop, remove_left
+from vgtools.io.written import check_file
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import pick_device
 from vgtools.models.runs import NETWORKS, save_run
@@ -637,7 +638,8 @@ class TrainingRun:
         if self._unwritten is not None:
             unwritten: dict[str, Tensor] = load(self._unwritten)
             return unwritten
-        check_written(self._best, self.state.notes["best"])
+        facts = {"sha256": self.state.notes["best"]}
+        check_file(self._best, facts, "the checkpoint", "--restart starts over")
         weights: dict[str, Tensor] = load(self._best.read_bytes())
         return weights
 

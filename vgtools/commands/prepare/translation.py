@@ -124,7 +124,8 @@ def tokenizer(
     facts = dumps(_names_of_marks(mask))
     contents = {written[0]: facts, written[1]: learnt.to_str(pretty=True).encode()}
     former: dict[str, Any] = {}
-    if (folder / "run.json").exists():
+    known = folder / "run.json"
+    if known.exists() and known.stat().st_size:  # an empty file is nobody's
         try:
             former = read_run(folder)["files"]
         except DataError as error:  # there is no --restart that would replace it
