@@ -67,6 +67,19 @@ def test_a_body_that_nobody_reads_does_not_keep_a_connection(port: int) -> None:
                 time.sleep(0.1)
 
 
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+def test_more_body_than_a_request_declares_leaves_no_trace_on_stderr(
+    port: int, method: str
+) -> None:
+    head = f"{method} /endless HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {_TOKEN}\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as wire:
+        wire.sendall(f"{head}Connection: close\r\nContent-Length: 0\r\n\r\n".encode())
+        assert wire.recv(100).startswith(b"HTTP/1.1 200 ")  # the answer is under way
+        wire.sendall(b"more than nothing")
+        while wire.recv(1 << 16):
+            pass  # until the server closes the connection
+
+
 def test_rows_without_text_and_rows_with_many_images_fill_parts_as_others_do() -> None:
     empty = [{"text": ""}] * 1000
     images = ImageAnswer(None, [], [])  # type: ignore[arg-type]

@@ -240,24 +240,20 @@ def diversity(
         DataError: a row is not a voken row, or the file is damaged.
     """
     pairs = PairCounts(memory)
-    images = np.zeros(0, np.int64)
+    images = _Tally()
     tokens = 0
     for types, vokens in _packed(path, limit) if is_packed(path) else _rows(path, limit):
         tokens += len(vokens)
         kept = vokens >= 0
         pairs.add(types[kept], vokens[kept])
-        known, times = np.unique(vokens[kept], return_counts=True)
-        images = _grown(images, known)
-        images[known] += times
+        images.add(vokens[kept])
         if progress is not None:
             progress.advance(len(vokens))
-    per_type = np.zeros(0, np.int64)
+    types_met = _Tally()
     for first, _, _ in pairs.blocks():
-        per_type = _grown(per_type, first)
-        # A type occurs many times in a block: `per_type[first] += 1` would count it once.
-        np.add.at(per_type, first.astype(np.int64), 1)
-    per_type = per_type[per_type > 0]
-    shares = images[images > 0] / max(1, pairs.total)
+        types_met.add(first.astype(np.int64))
+    per_type = types_met.counts
+    shares = images.counts / max(1, pairs.total)
     entropy = -(shares * np.log(shares)).sum()
     return {
         "vokens": path,
@@ -274,10 +270,20 @@ def diversity(
     }
 
 
-def _grown(counts: Array, ids: Array) -> Array:
-    """Return counts with room for sorted ids."""
-    missing = int(ids[-1]) + 1 - len(counts) if len(ids) else 0
-    return np.pad(counts, (0, missing)) if missing > 0 else counts
+class _Tally:
+    """How often each number was met; memory grows with different numbers, not with large ones."""
+
+    def __init__(self) -> None:
+        self.numbers = np.zeros(0, np.int64)  # sorted
+        self.counts = np.zeros(0, np.int64)
+
+    def add(self, numbers: Array) -> None:
+        """Count (N,) int64."""
+        new, times = np.unique(numbers, return_counts=True)
+        self.numbers, place = np.unique(np.concatenate([self.numbers, new]), return_inverse=True)
+        counts = np.zeros(len(self.numbers), np.int64)
+        np.add.at(counts, place, np.concatenate([self.counts, times]))
+        self.counts = counts
 
 
 def _packed(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:

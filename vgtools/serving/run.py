@@ -42,6 +42,12 @@ class _Protocol(H11Protocol):
         if hasattr(self, "_watch"):
             self._watch.cancel()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that is not HTTP; an answer to HEAD has no place for the reason."""
+        with contextlib.suppress(h11.LocalProtocolError):
+            super().send_400_response(msg)
+        self.transport.close()
+
     def _look(self) -> None:
         """Close a connection that waited for the same request at the last look.
 
