@@ -41,6 +41,14 @@ def seen_from(output: str, path: str) -> str:
     return name if name != path else beside(path, output)
 
 
+def place_of(run: str, output: str) -> dict[str, str]:
+    """Return where the encoder of an index is: a hub's name, or its folder as seen from the output.
+
+    A manifest has it, and readers open it.
+    """
+    return {"run": seen_from(output, run)} if os.path.isdir(run) else {"encoder": run}
+
+
 def is_public(name: str) -> bool:
     """Return whether a manifest names a repository of a hub, not a path."""
     return _PUBLIC.fullmatch(name) is not None

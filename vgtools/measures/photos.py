@@ -172,7 +172,7 @@ class Alignment(Measure):
         features: (N, F) their features.
         name: name of the evaluation.
         kind: kind of its items.
-        neighbours: shared neighbours, or else CKA; their values are the jackknife's.
+        neighbours: shared neighbours, or else CKA; the spread of their values shows their error.
     """
 
     def __init__(

@@ -468,8 +468,8 @@ def paired_bootstrap(
     items count with wider deviations (`_deviations`); a single item has no interval and no p-value.
 
     Items that share a picture or a paragraph are drawn together: N is then the number of `groups`,
-    fewer where their sizes are unequal.
-    Drawn one by one, the phrases of 100 photos made p < 0.05 in 41 % of draws without a difference.
+    fewer where their sizes are unequal. Drawn one by one, the phrases of 100 photos made p < 0.05
+    in 41 % of draws without a difference.
 
     Several runs of a system, one per seed, are worth the mean of their statistics. With two or more
     on both sides, the results of other seeds also count as chance: a sample adds to the items'

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import config_difference, dumps, sha256_file
-from vgtools.io.forms import FILES, fault_in
+from vgtools.io.forms import fault_in
 from vgtools.io.inputs import Inputs
 from vgtools.io.output import files_of
 from vgtools.io.own import atomic_write
@@ -339,12 +339,6 @@ def _noted_parts(checkpoint: Path) -> dict[str, str]:
     return parts if not fault_in(parts, {str: str}) else {}
 
 
-def _named_files(manifest: Path) -> dict[str, str]:
-    """Return the files that a manifest names, name next to it -> sha256; {} if it is damaged."""
-    named = files_of(manifest)
-    return {} if fault_in(named, FILES) else {name: f["sha256"] for name, f in named.items()}
-
-
 class TrainingRun:
     """The folder of one training: resumes the same configuration, refuses another.
 
@@ -472,14 +466,16 @@ class TrainingRun:
         try:
             info = read_run(self.path)
         except DataError:  # unfinished or damaged
-            # A seed of a run has a checkpoint of its own, and words their manifest.
-            noted = [(f, _noted_parts(f)) for f in self.path.rglob(_CHECKPOINT)]
-            noted += [(f, _named_files(f)) for f in self.path.rglob(_TABLE)]
-            for beside, parts_of in noted:
-                for name, sha256 in parts_of.items():
-                    file = beside.parent / name
+            # A seed of a run has a checkpoint of its own.
+            for checkpoint in self.path.rglob(_CHECKPOINT):
+                for name, sha256 in _noted_parts(checkpoint).items():
+                    file = checkpoint.parent / name
                     if file.exists() and sha256_file(file) != sha256:
                         raise own.not_ours(file) from None
+            for manifest in self.path.rglob(_TABLE):
+                written = files_of(manifest)
+                for name in written:
+                    own.check(manifest.with_name(name), own.Known(written))
             return
         for file in [*own_files_below(self.path), *filter(Path.is_file, [weights])]:
             name = file.relative_to(self.path).as_posix()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,7 @@ from vgtools.images.rights import count_licenses, read_rights, rights_file
 from vgtools.io.errors import DataError, amount, file_errors
 from vgtools.io.files import digest_of, dumps
 from vgtools.io.inputs import Inputs
-from vgtools.io.names import is_jsonl, is_table, is_url, seen_from
+from vgtools.io.names import is_jsonl, is_table, is_url, place_of
 from vgtools.io.output import Output
 from vgtools.io.process import Progress, note
 from vgtools.io.remote import fetched
@@ -56,7 +55,7 @@ def embed(
         "command": "build-index",
         "features": features.manifest["files"],
         "matcher": bank.fingerprint,
-        "matcher_at": _named(run, output),
+        "matcher_at": place_of(run, output),
         "factory": lists.factory,
         **({"goal": lists.goal} if lists.factory == AUTO else {}),
         **({"nprobe": lists.nprobe} if lists.nprobe else {}),
@@ -88,7 +87,7 @@ def embed(
             count=len(ids),
             dim=bank.dim,
             metric=METRIC,
-            matcher={**_named(run, output), "fingerprint": bank.fingerprint, **context},
+            matcher={**place_of(run, output), "fingerprint": bank.fingerprint, **context},
             backbone=features.manifest["backbone"],
             **({} if foreign is None else {"embeddings": foreign.facts}),
             **facts,
@@ -200,11 +199,6 @@ def _context(run: str, weight: float | None) -> dict[str, float]:
     has_term = is_dual(run) or read_run(run, "matcher")["matcher"]["sentence"]
     refuse_if(not has_term, "--context", f"{run} has no sentence term")
     return {"context_weight": weight}
-
-
-def _named(run: str, output: str) -> dict[str, str]:
-    """Return where a matcher is: a hub's name, or its folder as seen from the output's."""
-    return {"run": seen_from(output, run)} if os.path.isdir(run) else {"encoder": run}
 
 
 def write_ids(out: Output, ids: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,6 +87,7 @@ def clusters(
     refuse_if(not output.endswith(".faiss"), "-o", f"must end in .faiss, got {output!r}")
     refuse_if(k is None and like is None, "-k", "is needed without --like: how many clusters")
     from vgtools.io.inputs import Inputs
+    from vgtools.io.names import place_of
     from vgtools.io.output import Output
     from vgtools.io.streams import Piece, read_windows
     from vgtools.models.encoder import load_encoder
@@ -105,7 +105,7 @@ def clusters(
     drawn = tokens or system.tokens_of(count, width)
     plan = system.ClusterPlan(count, depth, weight, drawn, seed)
     config = {"command": "clusters", "encoder": loaded.identity, **vars(plan), "limit": limit}
-    config["encoder_at"] = _place(ref, output)  # the manifest names it, and readers open it
+    config["encoder_at"] = place_of(ref, output)
     files = [str(Path(output).with_suffix(end)) for end in (".faiss", ".ids", TABLE)]
     with Output(files, config, npy={2: ("float32", width)}, inputs=inputs, restart=restart) as out:
         if out.complete:
@@ -137,16 +137,9 @@ def _like(index: str) -> dict[str, Any]:
     return {"count": bank.count, "encoder": run, "layers": form["layers"], "weight": weight}
 
 
-def _place(ref: str, output: str) -> dict[str, str]:
-    """Return where an encoder is: a name, or its folder as seen from the folder of the bank."""
-    if not os.path.isdir(ref):
-        return {"encoder": ref}
-    folder = os.path.dirname(os.path.realpath(output))
-    return {"run": os.path.relpath(os.path.realpath(ref), folder)}
-
-
 def _write(out: Any, made: TokenClusters, plan: Any, ref: str, output: str) -> None:
     """Write the bank: index, names, table and manifest."""
+    from vgtools.io.names import place_of
     from vgtools.retrieval.build import IndexPlan, write_index
     from vgtools.retrieval.index import METRIC
 
@@ -160,7 +153,7 @@ def _write(out: Any, made: TokenClusters, plan: Any, ref: str, output: str) -> N
         count=len(emb),
         dim=emb.shape[1],
         metric=METRIC,
-        matcher={**_place(ref, output), "fingerprint": made.fingerprint},
+        matcher={**place_of(ref, output), "fingerprint": made.fingerprint},
         clusters={
             "layers": plan.layers,
             "context_weight": plan.context_weight,
