@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -46,6 +47,31 @@ def test_a_damaged_shard_that_another_process_sets_aside_first_is_made_again(
     run(folder, text)
     assert victim.read_bytes() == whole
     assert Path(f"{victim}.damaged").read_bytes() == damaged
+
+
+def test_a_kill_leaves_no_part_of_a_plan_where_files_have_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*names: object) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    class Kill(BaseException):
+        pass
+
+    def kill(*names: object) -> None:
+        raise Kill
+
+    plan = tmp_path / places.PLAN
+    monkeypatch.setattr("vgtools.io.own.link", refuse)
+    for step in ("vgtools.io.own.replace", "os.fsync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(step, kill)
+            with pytest.raises(Kill):
+                places.create(str(plan), b"first")
+        assert not plan.exists()
+    places.create(str(plan), b"first")
+    places.create(str(plan), b"second")
+    assert plan.read_bytes() == b"first"
 
 
 @pytest.mark.parametrize("longer", [False, True])

@@ -22,6 +22,10 @@ from tests.tiny.retriever import save_retriever
 from vgtools.cli import run
 from vgtools.images.maps import cell_centres
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.files import dumps, write_manifest
+from vgtools.io.splits import refuse_held_out
+from vgtools.io.streams import read_jsonl
 from vgtools.models.encoder import load_encoder
 from vgtools.models.runs import save_run
 from vgtools.systems.visual_awareness.retrieve import embed_texts, open_retriever
@@ -110,6 +114,30 @@ def test_a_row_per_query_with_the_heat_of_its_definition(
             assert row["hit"] == (x1 <= x <= x2 and y1 <= y <= y2)
     assert sum("hit" in row for row in rows) > 10
     assert [] in [row["heat"] for row in rows]
+
+
+@pytest.mark.parametrize("form", ["heat.jsonl", "heat.parquet"])
+def test_heat_of_rows_to_evaluate_on_is_not_learned_from(
+    files: Path, tmp_path: Path, form: str
+) -> None:
+    queries = tmp_path / "q.jsonl"
+    rows = [row for row in rows_of(files / "queries.jsonl") if row["text"]][:3]
+    for row, split in zip(rows, ("train", "dev", None), strict=True):
+        row |= {} if split is None else {"split": split}
+    queries.write_bytes(b"".join(map(dumps, rows)))
+    out = tmp_path / form
+    assert locate(files, queries, "-o", out) == 0
+    found = [(row["text"], row.get("split")) for _, row in read_jsonl(out)]
+    of = {row["text"]: row.get("split") for row in rows}
+    assert found == [(text, of[text]) for text, _ in found]
+    assert {split for _, split in found} == {"train", "dev", None}
+    with pytest.raises(DataError, match="\"split\" is 'dev'"):
+        for line, row in read_jsonl(out):
+            refuse_held_out(row, out, line)
+    # Where the manifest of the queries counts them, so does the manifest of the heat.
+    write_manifest(queries, [queries], held_out=2)
+    assert locate(files, queries, "-o", out, "--restart") == 0
+    assert json.loads((tmp_path / "heat.json").read_text())["held_out"] == 2
 
 
 def test_heat_of_gradients(files: Path, tmp_path: Path) -> None:

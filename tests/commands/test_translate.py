@@ -15,7 +15,8 @@ from tests.conftest import Runner
 from tests.tiny.lm import exchange_words
 from tests.tiny.translation import pairs, save_model, save_pairs, save_tokenizer
 from vgtools.cli import run
-from vgtools.io.errors import Exit
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.splits import refuse_held_out
 from vgtools.models import seq2seq
 from vgtools.models.runs import read_run
 from vgtools.systems.visual_awareness import translation
@@ -66,6 +67,31 @@ def test_n_lines_in_are_n_lines_out(model: Path, text: Path, tmp_path: Path) -> 
     ]
     manifest = json.loads((tmp_path / "out.json").read_text())
     assert (manifest["kind"], manifest["rows"], manifest["cut"]) == ("translations", 80, 0)
+
+
+def test_translations_of_rows_to_evaluate_on_are_not_learned_from(
+    model: Path, text: Path, tmp_path: Path
+) -> None:
+    sources = [line for line in text.read_text().split("\n")[:6] if line.strip()]
+    splits = ["train", "dev", "test", "train", "dev"]
+    pairs_of = zip(sources, splits, strict=True)
+    jsonl = tmp_path / "in.jsonl"
+    jsonl.write_text("".join(json.dumps({"text": t, "split": s}) + "\n" for t, s in pairs_of))
+    lines = tmp_path / "lines.txt"
+    assert vg("prepare", "sentences", jsonl, "-o", lines, "-q") == 0
+    short = ["--longer", 4, "--device", "cpu", "-q"]
+    # Rows keep their splits; lines have none, and are counted.
+    for source, name, held_out in (
+        (jsonl, "a.txt", 3), (jsonl, "b.jsonl", None), (lines, "c.txt", 3), (lines, "d.jsonl", 3),
+    ):  # fmt: skip
+        json_rows = ["--json"] if name.endswith(".jsonl") else []
+        assert vg("translate", model, source, *json_rows, "-o", tmp_path / name, *short) == 0
+        made = json.loads((tmp_path / name).with_suffix(".json").read_text())
+        assert made.get("held_out") == held_out, name
+    assert [row["split"] for row in rows(tmp_path / "b.jsonl")] == splits
+    for name in ("a.txt", "c.txt", "d.jsonl"):
+        with pytest.raises(DataError, match="made of 3 rows of splits to evaluate on"):
+            refuse_held_out({}, tmp_path / name, 1)
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer.json"])

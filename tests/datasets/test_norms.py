@@ -42,6 +42,7 @@ def test_quoted_columns_between_commas_and_classes(tmp_path: Path) -> None:
             "V",
             "\"V\": most values are numbers, but the first is 'NA'",
         ),
+        ("Word\tV\n", "V", r"x\.txt: holds no rows after its header"),
         ("Word\tV\tV\na\t1\t2\n", "V", r"x\.txt:1: the header has two columns 'V'"),
     ],
 )

@@ -28,6 +28,9 @@ def test_captions_are_read_from_beside_their_images(tmp_path: Path) -> None:
         {"image": "d/a.jpg", "text": "A cat."},
         {"image": "c.jpg", "text": "A bird.", "url": "http://x"},
     ]
+    (tmp_path / "c.json").write_text('{"caption": "A bird.", "split": "test"}')
+    found = [{"image": "c.jpg", "text": "A bird.", "split": "test"}]  # not to be learned from
+    assert list(captions([str(tmp_path)], ["c.jpg"])) == found
     (tmp_path / "c.json").write_text("[]")
     with pytest.raises(DataError, match=r"c\.json: expected a JSON object, got list"):
         list(captions([str(tmp_path)], ["c.jpg"]))

@@ -212,6 +212,31 @@ def test_sentences_of_rows_to_evaluate_on_are_not_learned_from(
         refused(capfd, why)
 
 
+@pytest.mark.parametrize("form", ["rows.jsonl", "rows.parquet", "rows.jsonl/"])
+@pytest.mark.parametrize("command", ["retrieve", "vokenize"])
+def test_rows_made_of_lines_to_evaluate_on_are_not_learned_from(
+    tiny: Path, tmp_path: Path, command: str, form: str
+) -> None:
+    """The lines have no splits; their manifest counts them, and the rows' own, once."""
+    texts = tmp_path / "texts.jsonl"
+    splits = ("train", "dev", "test", "train")
+    texts.write_text("".join(f'{{"text": "Bam. Bet.", "split": "{name}"}}\n' for name in splits))
+    lines = str(tmp_path / "lines.txt")
+    assert cli.run(["prepare", "sentences", str(texts), "-o", lines, "-q"]) == 0
+    held_out = json.loads((tmp_path / "lines.json").read_text())["held_out"]
+    assert held_out == 4
+    rows = f"{tmp_path}/{form}"
+    how = ["--index", str(tiny / "vg.faiss"), "--device", "cpu", "-q", "-o", rows]
+    assert cli.run([command, lines, *how, *(["--shard-size", "9"] * form.endswith("/"))]) == 0
+    assert json.loads((tmp_path / "rows.json").read_text())["held_out"] == held_out
+    if form.endswith("/"):
+        assert len(list((tmp_path / "rows.jsonl").glob("*.json"))) > 2  # its shards
+    tokenizer = load_tokenizer(str(tiny / "encoder"))
+    with pytest.raises(DataError, match="made of 4 rows of splits to evaluate on"):
+        pack(rows, tmp_path / "packed", tokenizer, train=True)
+    assert len(pack(rows, tmp_path / "packed", tokenizer)) >= 1  # to evaluate on
+
+
 PHRASE = {"start": 2, "end": 5, "boxes": [[0, 0, 5, 5]]}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "sst-2": {"sentence": "a dog", "label": 1},

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from vgtools.io.artifact import read_manifest
-from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import is_manifest, read_json, write_manifest
+from vgtools.io.errors import DataError, Exit, json_bytes
+from vgtools.io.files import is_manifest, read_json, sha256_file, write_manifest
 from vgtools.io.streams import read_texts
 from vgtools.io.written import check_made, manifest_beside
 
@@ -98,3 +98,14 @@ def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a pipe or a device") as caught:
         read_json(tmp_path / "shape.json")
     assert caught.value.code == Exit.DATA
+
+
+@pytest.mark.parametrize("name", ["../m/a.txt", "/a.txt", "sub/a.txt"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("a\n")
+    facts = {"bytes": 2, "sha256": sha256_file(file)}
+    body = {"format": 1, "vg": "0.1.0", "files": {"a.jsonl": {}, name: facts}}
+    (tmp_path / "a.json").write_bytes(json_bytes(body))
+    with pytest.raises(DataError, match="rename the files back"):
+        manifest_beside(file)

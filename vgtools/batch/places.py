@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -91,8 +90,10 @@ def create(path: str, data: bytes) -> None:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            with contextlib.suppress(FileExistsError):
-                _write_new(Path(path), data)
+            # Without links no file gets a free name whole: a name that was free a moment ago is
+            # taken by the last. Written in place, a kill would leave a part that is nobody's.
+            if not os.path.lexists(path):
+                own.replace(new, Path(path), is_ours)
         own.remove(new, is_ours)
 
 

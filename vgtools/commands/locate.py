@@ -151,6 +151,7 @@ def _write(work: LocateTask) -> None:
     from vgtools.io.files import dumps
     from vgtools.io.output import Output
     from vgtools.io.process import Progress
+    from vgtools.io.splits import inherited
 
     target = work.target
     how: dict[str, Any] = {"inputs": [work.queries], "restart": target.restart}
@@ -161,7 +162,7 @@ def _write(work: LocateTask) -> None:
         if out.complete:
             note("locate", f"{target.output} is up to date")
             return
-        counts = Counter[str](out.state.get("counts", {}))
+        counts = Counter[str](out.state.get("counts") or inherited([work.queries]))
         for step, maps, verdicts in work.found(out.state):
             for each, verdict in zip(maps, verdicts, strict=True):
                 marks: dict[str, Any] = {} if verdict is None else verdict.marks

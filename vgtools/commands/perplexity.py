@@ -63,7 +63,7 @@ def perplexity(
     shown: Shown,
     mask_rate: Annotated[float, Value("RATE", min=0.01, max=0.9)] = 0.15,
     block: Annotated[int, Count(least=8)] = 64,
-    samples: Annotated[int, Count()] = 10_000,
+    samples: Annotated[int, Count(max=1_000_000)] = 10_000,
     seed: Seed = 0,
     batch_size: BatchSize = 64,
     output: Annotated[str | None, File()] = None,

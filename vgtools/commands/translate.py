@@ -97,6 +97,7 @@ def translate(
     from vgtools.io.files import dumps
     from vgtools.io.output import Output
     from vgtools.io.process import Progress
+    from vgtools.io.splits import inherited, is_held_out
     from vgtools.io.streams import read_windows
     from vgtools.io.windows import growing_windows
     from vgtools.models.references import pick_device, pick_dtype
@@ -126,15 +127,19 @@ def translate(
         if out.complete:
             note("translate", f"{target.output} is up to date")
             return
-        counts = Counter[str](out.state.get("counts", {}))
+        counts = Counter[str](out.state.get("counts") or inherited([text]))
         lines = read_windows(text, 64, out.state, limit)
         for window in growing_windows(lines, _WINDOW):
             found = worker(window)
+            rows = input_rows(window)
             if json:
-                rows = zip(input_rows(window), found, strict=True)
-                out.write(b"".join(dumps(_row(row, said)) for row, said in rows))
+                pairs = zip(rows, found, strict=True)
+                out.write(b"".join(dumps(_row(row, said)) for row, said in pairs))
             else:
                 out.write("".join(f"{said}\n" for said in found).encode())
+                # Lines have no splits: the manifest counts the rows that nothing may learn from.
+                if held_out := sum(map(is_held_out, rows)):
+                    counts["held_out"] += held_out
             counts.update(rows=len(found), replaced=window.replaced, cut=worker.take_cut())
             out.commit({"rows": counts["rows"], "digest": window.digest, "counts": counts})
             bar.advance(len(found))

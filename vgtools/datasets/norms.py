@@ -54,6 +54,7 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
     places = titles.index(str(word)), titles.index(value)
     numbers: bool | None = None
     first = ""
+    line = 0
     seen = dict[str, bool]()  # whether a word's value is a number
     for line, cells in _cells(lines, path, separator):
         if stats.replaced:
@@ -78,6 +79,8 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
             why = f'{text!r:.60} in "{value}"; expected a finite number'
             raise DataError(why, path, line + 1)
         yield {"word": name, "value": number if numbers else text}
+    if not line:
+        raise DataError("holds no rows after its header", path)
     if not numbers and 2 * sum(seen.values()) > len(seen):
         why = f"most values are numbers, but the first is {first!r:.60}; remove its row"
         raise DataError(f'"{value}": {why}', path)

@@ -21,6 +21,7 @@ from vgtools.images.sources import ImageError, is_picture, is_tar, members
 from vgtools.io.errors import DataError, Tally
 from vgtools.io.names import is_separated, is_table
 from vgtools.io.remote import file_size
+from vgtools.io.splits import split_of
 from vgtools.io.streams import TextStats, decode, open_read
 from vgtools.io.tables import holds_pictures, table_rows
 
@@ -176,4 +177,4 @@ def _bad(why: str, file: str) -> DataError:
 def _captioned(image: str, lines: Iterable[str], facts: Mapping[str, Any]) -> Iterator[Row]:
     rights = {name: facts[name] for name in RIGHTS if isinstance(facts.get(name), str)}
     for line in filter(None, map(str.strip, lines)):
-        yield {"image": image, "text": line, **rights}
+        yield {"image": image, "text": line, **rights, **split_of(facts)}

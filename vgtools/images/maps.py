@@ -6,7 +6,8 @@ or captions with `"phrases"` as `vg prepare flickr30k-entities` writes them: the
 query. Boxes are `[x1, y1, x2, y2]` in pixels of a picture of `"width"` times `"height"`.
 
 Heat rows, one per query: `{"text", "image", "grid": [h, w], "heat": [h·w numbers],
-"point": [x, y]}` and, where known, `"span"`, `"boxes"`, `"width"`, `"height"`, `"hit"`, `"iou"`.
+"point": [x, y]}` and, where known, `"span"`, `"boxes"`, `"width"`, `"height"`, `"split"`, `"hit"`,
+`"iou"`.
 Cell p is in row p // w and column p % w; the point is the centre of the hottest cell, from 0 to 1
 of the picture's width and height. Where a backbone saw only a part of the picture, `"frame"` is
 that part: [x1, y1, x2, y2], from 0 to 1. A text that asks for nothing has no heat, and the point
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
@@ -36,6 +37,7 @@ from vgtools.images.phrases import (
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features, read_made
 from vgtools.io.errors import DataError
+from vgtools.io.splits import split_of
 from vgtools.io.streams import Window, read_windows, require
 
 _STEP = 64  # lines, or queries, per step
@@ -56,6 +58,7 @@ class Query:
     boxes: PhraseBoxes | None = None  # px; None where the place is not known
     size: Size | None = None  # width and height of the picture, px
     outlines: tuple[Outline, ...] | None = None  # masks of the named objects, where known
+    split: Mapping[str, str] = field(default_factory=dict)  # "split" of its row, where it has one
 
     @property
     def sought(self) -> str:
@@ -93,7 +96,8 @@ def queries_of(row: Mapping[str, Any], path: str | Path, line: int) -> list[Quer
         if boxes and size is None:
             why = 'has boxes in pixels without the "width" and "height" of their picture'
             raise DataError(why, path, line)
-        queries.append(Query(row["text"], row["image"], line, span, boxes, size))
+        split = split_of(row)
+        queries.append(Query(row["text"], row["image"], line, span, boxes, size, split=split))
     return queries
 
 
@@ -305,7 +309,7 @@ class Located:
             row["width"], row["height"] = query.size
         if query.boxes is not None:
             row["boxes"] = query.boxes
-        return row | more
+        return row | {**query.split, **more}
 
 
 def locate(
@@ -386,6 +390,7 @@ COLUMNS: dict[str, Any] = {
     "boxes": [[float]],
     "hit": bool,
     "iou": float,
+    "split": str,
 }
 
 

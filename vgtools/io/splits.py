@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,18 @@ def held_out_in(path: str | Path) -> int:
     """Return how many rows to evaluate on a file was made of, by its manifest; 0 without one."""
     made = is_shards(path) or is_made(path)
     return int(manifest_beside(path).get("held_out") or 0) if made else 0
+
+
+def inherited(texts: Iterable[str | Path]) -> dict[str, int]:
+    """Return how many rows to evaluate on texts were made of, for the manifest of an output.
+
+    Lines have no splits, and only their manifests can count such rows.
+
+    Returns:
+        {"held_out": rows}; {} without any.
+    """
+    count = sum(map(held_out_in, texts))
+    return {"held_out": count} if count else {}
 
 
 def refuse_made_of_held_out(path: str | Path) -> None:

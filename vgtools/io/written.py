@@ -177,7 +177,7 @@ def _is_renamed(file: Path, files: Mapping[str, Any]) -> bool:
     moved = all(name.removesuffix(ending_of(name)) != stem for name in files)
     if moved and any(ending_of(name) == ending_of(file) for name in files):
         return True
-    gone = {n: f for n, f in files.items() if moved or not os.path.lexists(file.with_name(n))}
+    gone = {n: f for n, f in files.items() if moved or not os.path.lexists(file.parent / n)}
     if not os.path.isfile(file):
         return False
     size = os.path.getsize(file)

@@ -188,6 +188,24 @@ def test_keys_become_features_and_back(tmp_path: Path, monkeypatch: pytest.Monke
     assert Path("out/vg_nococo.ids").read_text() == Path("vg_nococo.ids").read_text()
 
 
+def test_keys_in_another_order_than_they_were_written_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their ids, which have not changed, would name other images."""
+    monkeypatch.chdir(tmp_path)
+    save_h5(Path("cc.hdf5"), "keys", np.eye(3, 2) + 1, "f4")
+    Path("cc.ids").write_text("1\n2\n3\n")
+    assert run(["prepare", "keys", "cc.hdf5", "-o", "feats.npy", "-q"]) == 0
+    Path("out").mkdir()
+    assert run(["prepare", "hdf5", "feats.npy", "-o", "out/cc.hdf5", "-q"]) == 0
+    assert run(["prepare", "keys", "out/cc.hdf5", "-o", "back.npy", "-q"]) == 0
+    with h5py.File("out/cc.hdf5", "r+") as file:
+        file["keys"][...] = file["keys"][()][::-1]
+    assert run(["prepare", "keys", "out/cc.hdf5", "-o", "wrong.npy", "-q"]) == 65
+    assert "out/cc.hdf5: is damaged or was rewritten: sha256" in capsys.readouterr().err
+    assert not Path("wrong.npy").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "code", "why"),
     [

@@ -89,7 +89,7 @@ def words(
 def sizes(
     refs: Annotated[list[str], Argument("ENCODER")],
     *,
-    cross_layers: Annotated[int | None, Count()] = None,
+    cross_layers: Annotated[int | None, Count(max=256)] = None,
     reported: Reported = None,
     table: Table = False,
     offline: Offline = False,

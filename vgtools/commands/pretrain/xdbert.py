@@ -50,7 +50,7 @@ class Models:
 
     encoder: str = value(..., metavar="NAME")
     teacher: str = value(..., metavar="NAME")
-    cross_layers: int = count(2)
+    cross_layers: int = count(2, max=256)
     freeze_teacher: bool = value(False)
 
     def open(self) -> tuple[Encoder, Encoder]:

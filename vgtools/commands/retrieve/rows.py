@@ -68,6 +68,7 @@ class RetrieveTask:
         import numpy as np
 
         from vgtools.io.files import dumps
+        from vgtools.io.splits import inherited
         from vgtools.io.streams import read_windows
         from vgtools.io.windows import growing_windows
         from vgtools.retrieval.texts import retrieve
@@ -77,7 +78,8 @@ class RetrieveTask:
         kept = deque[Any]()
         if self._search.emb is not None:
             opened.keep(kept)
-        counts = Counter[str](out.state.get("counts", {}))
+        starts = (piece.path for piece in pieces if not piece.start)
+        counts = Counter[str](out.state.get("counts") or inherited(starts))
         lines = read_windows(pieces, 64, out.state, self._limit)
         windows = growing_windows(lines, _WINDOW)
         k = self._search.k

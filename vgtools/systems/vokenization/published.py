@@ -372,6 +372,8 @@ def read_keys(
             that is NaN, infinite or all zero in float32.
     """
     inputs = Inputs([path for file in files for path in (file, _beside(file, ".ids"))])
+    for file in files:
+        check_made(file)
     sets = [Dataset(file, "keys", 2, "f") for file in files]
     width = sets[0].shape[1]
     for keys in sets:

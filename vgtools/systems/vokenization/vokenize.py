@@ -528,7 +528,7 @@ class VokenizeTask:
         """Write the vokens of pieces of the input and finish; yield the tokens of each step."""
         measured = self.searched and self.config["dtype"] != "float32"
         windows = self.windows(pieces, out.state)
-        declared = 0
+        starts = {piece.path for piece in pieces if not piece.start}
         with closing(vokenize(windows, self.worker)) as steps:  # Closing ends its threads.
             for step, done in steps:
                 if measured and self.agreed is None:
@@ -537,9 +537,9 @@ class VokenizeTask:
                 # The packed form has no "split": its manifest counts the rows to refuse.
                 given = step.rows()
                 held_out = sum(map(is_held_out, given))
-                if not declared and step.first == 1 and not any("split" in row for row in given):
-                    # Lines have no splits; the manifest of their file counts them.
-                    held_out += (declared := held_out_in(step.path))
+                if step.first == 1 and not any("split" in row for row in given):
+                    # Lines have no splits; the manifest of their file counts them, for its start.
+                    held_out += held_out_in(step.path) if step.path in starts else 0
                 if held_out:
                     counts["held_out"] = held_out
                 out.write(done.rows(given), done.tokens.ids, step, **counts)
