@@ -206,6 +206,24 @@ def test_keys_in_another_order_than_they_were_written_are_refused(
     assert not Path("wrong.npy").exists()
 
 
+def test_sentences_that_end_elsewhere_than_they_were_written_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_packed(Path("v.npy"), [[(7, 1), (8, -1)], [(9, 0)]], count=3)
+    Path("vg.ids").write_text("a\nb\nc\n")
+    call = ["prepare", "hdf5", "v.npy", "--ids", "vg.ids", "--tokens", "c.t.hdf5", "-q"]
+    assert run([*call, "-o", "c.vg.hdf5"]) == 0
+    save_tokenizer(Path("tokenizer"))
+    back = ["prepare", "vokens", "c.t.hdf5", "c.vg.hdf5", "-t", "tokenizer", "-q"]
+    assert run([*back, "-o", "w.npy"]) == 0
+    Path("c.t.sent").write_text("0\n1\n3\n")
+    assert run([*back, "-o", "x.npy"]) == 65
+    said = capsys.readouterr().err
+    assert "c.t.sent: has sha256" in said
+    assert "other tokens" in said
+
+
 @pytest.mark.parametrize(
     ("change", "code", "why"),
     [

@@ -126,19 +126,19 @@ def _ids_of(made: str, listed: str | Path, count: int | None = None) -> list[str
     return names
 
 
-def _check_tokens(vokens: str, tokens: str) -> None:
-    """Refuse tokens that vg did not write with these vokens.
+def _check_tokens(vokens: str, *tokens: str) -> None:
+    """Refuse tokens, or offsets of their sentences, that vg did not write with these vokens.
 
     Raises:
         DataError: the manifest of the vokens has another hash of them (65, both hashes).
     """
     made = hashes_of(manifest_beside(vokens).get("files"))
     made.pop(os.path.basename(vokens), None)
-    found = sha256_file(tokens)
-    for name, expected in made.items():
-        if name.endswith(".hdf5") and found != expected:
-            why = f"has sha256 {found}, {vokens} was written with {name} of {expected}"
-            raise DataError(f"{why}: other tokens", tokens)
+    for path in tokens:
+        for name, expected in made.items():
+            if Path(name).suffix == Path(path).suffix and (found := sha256_file(path)) != expected:
+                why = f"has sha256 {found}, {vokens} was written with {name} of {expected}"
+                raise DataError(f"{why}: other tokens", path)
 
 
 def _windows(path: str, total: int, done: int) -> Iterator[Array]:
@@ -204,7 +204,7 @@ def read_vokens(
     for path in (tokens, *([vokens] if vokens else [])):
         check_made(path)
     if vokens:
-        _check_tokens(vokens, tokens)
+        _check_tokens(vokens, tokens, offsets)
     listed = ids or (vokens and _beside(vokens, ".ids"))
     inputs = Inputs([path for path in (tokens, offsets, vokens, listed) if path])
     source = Dataset(tokens, "tokens", 1)
