@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.tiny.images import drawing, encoded
+from tests.tiny.images import drawing, encoded, save_photo
 from vgtools.images import decoding
 from vgtools.images.decoding import decode
 from vgtools.images.sources import ImageError
@@ -167,6 +169,29 @@ def test_a_cut_file_is_refused_or_whole_never_half() -> None:
     progressive = encoded(drawing(), "JPEG", progressive=True)
     with pytest.raises(ImageError, match="truncated"):
         decode(progressive[: len(progressive) // 2])
+
+
+@pytest.mark.parametrize("size", [(60, 45), (224, 224)])
+def test_a_png_whose_end_is_zeros_is_refused(tmp_path: Path, size: tuple[int, int]) -> None:
+    """A copy that crashed leaves them, and a decoder may take them for colours."""
+    whole = save_photo(tmp_path / "a.png", 13, size).read_bytes()
+    last = whole.rindex(b"IEND") - 4
+    decoded = 0
+    for cut in {*range(60, last, max(1, last // 60)), last - 4}:
+        data = whole[:cut] + bytes(len(whole) - cut)
+        with contextlib.suppress(OSError, SyntaxError), Image.open(io.BytesIO(data)) as image:
+            image.load()
+            decoded += 1
+        with pytest.raises(ImageError, match=r"checksum|cannot be decoded"):
+            decode(data)
+    assert decoded  # by Pillow, which compares no checksum
+    assert pixels(whole).shape == (*size[::-1], 3)
+
+
+def test_a_png_without_its_end_mark_is_whole() -> None:
+    whole = encoded(drawing())
+    end = whole.rindex(b"IEND") - 4
+    np.testing.assert_array_equal(pixels(whole[:end]), pixels(whole))
 
 
 @pytest.mark.parametrize(

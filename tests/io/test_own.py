@@ -12,6 +12,7 @@ from PIL import Image
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import page_path
+from vgtools.io.output import Output, files_of
 from vgtools.io.own import write_page
 
 
@@ -110,3 +111,44 @@ def test_of_a_tree_only_the_named_files_go(tmp_path: Path) -> None:
         "model/more-model.safetensors",
         "model/notes.txt",
     ]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_file_at_another_name_stays_known_where_an_output_is_made_without_it(
+    tmp_path: Path, restart: bool
+) -> None:
+    """It is not of the output's stem, so that nothing removes it: its user may still want it."""
+    rows, emb, other = (tmp_path / name for name in ("o.jsonl", "e.npy", "f.npy"))
+
+    def make(*files: Path, mark: bytes) -> None:
+        with Output(files, {"mark": mark.decode()}, restart=restart) as out:
+            for number in range(len(files)):
+                out.write(mark * (number + 1), number)
+            out.finish(kind="rows")
+
+    for mark, files in ((b"a", [rows, emb]), (b"b", [rows]), (b"c", [rows, other]), (b"d", [rows])):
+        make(*files, mark=mark)
+    assert (emb.read_bytes(), other.read_bytes()) == (b"aa", b"cc")
+    assert files_of(tmp_path / "o.json").keys() == {"o.jsonl"}
+    make(rows, emb, mark=b"e")
+    assert emb.read_bytes() == b"ee"
+    # The user's own is not.
+    other.write_bytes(b"mine")
+    with pytest.raises(DataError, match=r"f\.npy: exists, and vg does not know it") as caught:
+        make(rows, other, mark=b"f")
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert other.read_bytes() == b"mine"
+    other.unlink()
+    make(rows, mark=b"g")
+    assert "f.npy" not in (tmp_path / "o.json").read_text()
+
+
+def test_files_that_should_be_vg_s_are_all_kept_however_often_they_are_damaged(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "a.npy"
+    for mark in b"123":
+        file.write_bytes(bytes([mark]))
+        own.set_aside(file)
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert kept == {"a.npy.damaged": b"1", "a.npy.damaged.2": b"2", "a.npy.damaged.3": b"3"}

@@ -237,6 +237,31 @@ def test_rows_made_of_lines_to_evaluate_on_are_not_learned_from(
     assert len(pack(rows, tmp_path / "packed", tokenizer)) >= 1  # to evaluate on
 
 
+def test_a_mark_of_rows_to_evaluate_on_outlives_rows_with_splits_links_and_shards(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("held.jsonl").write_text('{"text": "Bam bet.", "split": "dev"}\n' * 2)
+    Path("train.jsonl").write_text('{"text": "Bam bet.", "split": "train"}\n' * 2)
+    assert cli.run(["prepare", "sentences", "held.jsonl", "-o", "held.txt", "-q"]) == 0
+    how = ["--index", str(tiny / "vg.faiss"), "--device", "cpu", "-q"]
+    # Rows to learn from come first; only the manifest has the others' mark.
+    assert cli.run(["vokenize", "train.jsonl", "held.txt", *how, "-o", "both.jsonl"]) == 0
+    assert cli.run(["retrieve", "both.jsonl", *how, "-o", "found.jsonl"]) == 0
+    assert cli.run(["vokenize", "both.jsonl", *how, "-o", "again.npy"]) == 0
+    assert cli.run(["vokenize", "held.txt", *how, "-o", "o.jsonl/", "--shard-size", "9"]) == 0
+    Path("link.txt").symlink_to("held.txt")
+    shard = min(map(str, Path("o.jsonl").glob("000000-*.jsonl")))
+    assert "split" not in Path(shard).read_text()
+    tokenizer = load_tokenizer(str(tiny / "encoder"))
+    for path in ("both.jsonl", "found.jsonl", "again.npy", "link.txt", shard):
+        with pytest.raises(DataError, match="made of 2 rows of splits to evaluate on"):
+            pack(path, tmp_path / "packed", tokenizer, train=True)
+        assert len(pack(path, tmp_path / "packed", tokenizer)) >= 1
+    Path("train.txt").write_text("Bam bet.\n")
+    assert len(pack("train.txt", tmp_path / "packed", tokenizer, train=True)) == 1
+
+
 PHRASE = {"start": 2, "end": 5, "boxes": [[0, 0, 5, 5]]}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "sst-2": {"sentence": "a dog", "label": 1},

@@ -36,7 +36,9 @@ def rows_of(data: bytes) -> list[dict[str, Any]]:
 
 def test_words_attend_as_the_examples_of_the_command_say(probed: Path, tmp_path: Path) -> None:
     given = ("--encoder", probed / "vb", "--regions", probed / "r.npy")
-    vg("probe-attention", probed / "phrases.jsonl", *given, "--samples", 20, "-o", tmp_path / "out")
+    of_split = [row | {"split": "val"} for row in rows_of((probed / "phrases.jsonl").read_bytes())]
+    probe.save_rows(phrases := tmp_path / "phrases.jsonl", of_split)
+    vg("probe-attention", phrases, *given, "--samples", 20, "-o", tmp_path / "out")
     expected = (tmp_path / "out" / "examples.jsonl").read_bytes()
     rows = rows_of(expected)
     texts = list(dict.fromkeys((row["text"], row["image"]) for row in rows))
@@ -44,10 +46,13 @@ def test_words_attend_as_the_examples_of_the_command_say(probed: Path, tmp_path:
     found = opened(probed / "scene.faiss", regions=probed / "r.npy", encoder=probed / "vb")
     assert list(found.answers) == ["retrieve", "attention"]
     assert found.facts["attention"]["images"] == 3
-    lines = [json.dumps({"text": text, "image": image}) for text, image in texts]
+    assert {row["split"] for row in rows} == {"val"}  # not to be learned from
+    own = {"split": "val"}
+    lines = [json.dumps({"text": text, "image": image, **own}) for text, image in texts]
     assert asked(found, "attention", lines, jsonl=True) == expected
     # in another order, and word by word
-    lines = [json.dumps({key: row[key] for key in ("text", "image", "span")}) for row in rows]
+    keys = ("text", "image", "span", "split")
+    lines = [json.dumps({key: row[key] for key in keys}) for row in rows]
     backwards = asked(found, "attention", lines[::-1], jsonl=True)
     assert b"".join(backwards.splitlines(keepends=True)[::-1]) == expected
     for row in rows:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.serving.client import Server
 from tests.tiny import grounding, save_grids, save_run_of, text
 from tests.tiny.dual import save_dual
 from tests.tiny.images import save_photo
@@ -45,6 +46,20 @@ def asked(
 def written(folder: Path, name: str, *args: Any) -> bytes:
     vg(name, *args, "--restart", "-o", folder / "out.jsonl")
     return (folder / "out.jsonl").read_bytes()
+
+
+def check_page(*args: str | Path) -> None:
+    """Start a server, whose page has no weight of the sentence to set."""
+    running = Server("--index", *args)
+    try:
+        page = running.ask("/")
+        assert page.status == 200
+        assert b'<textarea id="text"' in page.body
+        assert b'id="context"' not in page.body
+        found = running.ask("/api/retrieve", {"text": "a red puppy"})
+        assert found.status == 200, found.body
+    finally:
+        assert running.stop() == (0, b"")
 
 
 @pytest.fixture
@@ -114,6 +129,7 @@ def test_a_retriever_answers_with_pictures_and_heat(
     how = ("--matcher", tmp_path / "run", "--feats", grid)
     expected = written(tmp_path, "locate", tmp_path / "q.jsonl", *how)
     assert asked(found, "locate", queries, jsonl=True) == expected
+    check_page(index, "--feats", grid)
 
 
 def test_an_index_of_captions_finds_scenes(tmp_path: Path) -> None:
@@ -125,6 +141,7 @@ def test_an_index_of_captions_finds_scenes(tmp_path: Path) -> None:
     assert list(found.answers) == ["retrieve"]
     rows = asked(found, "retrieve", ["a puppy", "the"], k=2).splitlines()
     assert [json.loads(row)["images"] for row in rows] == [[2, 0], []]
+    check_page(index)
     with pytest.raises(DataError, match=r"--feats: .* has keys of kind captions") as refused:
         opened(index, feats="grid.npy")
     assert refused.value.code == Exit.USAGE

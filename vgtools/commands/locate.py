@@ -162,7 +162,8 @@ def _write(work: LocateTask) -> None:
         if out.complete:
             note("locate", f"{target.output} is up to date")
             return
-        counts = Counter[str](out.state.get("counts") or inherited([work.queries]))
+        counts = Counter[str](out.state.get("counts", {}))
+        held_out = inherited([work.queries])
         for step, maps, verdicts in work.found(out.state):
             for each, verdict in zip(maps, verdicts, strict=True):
                 marks: dict[str, Any] = {} if verdict is None else verdict.marks
@@ -175,7 +176,7 @@ def _write(work: LocateTask) -> None:
                 )
             out.commit(step.state | {"counts": counts})
             bar.advance(len(maps))
-        out.finish(kind="heat", grid=work.grids.shape, **counts)
+        out.finish(kind="heat", grid=work.grids.shape, **held_out, **counts)
     message = amount(counts["queries"], "query", "queries")
     if counts["without"]:
         message += f", {counts['without']:,} without a known word"

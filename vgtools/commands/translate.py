@@ -127,7 +127,8 @@ def translate(
         if out.complete:
             note("translate", f"{target.output} is up to date")
             return
-        counts = Counter[str](out.state.get("counts") or inherited([text]))
+        counts = Counter[str](out.state.get("counts", {}))
+        held_out = inherited([text])
         lines = read_windows(text, 64, out.state, limit)
         for window in growing_windows(lines, _WINDOW):
             found = worker(window)
@@ -138,12 +139,12 @@ def translate(
             else:
                 out.write("".join(f"{said}\n" for said in found).encode())
                 # Lines have no splits: the manifest counts the rows that nothing may learn from.
-                if held_out := sum(map(is_held_out, rows)):
-                    counts["held_out"] += held_out
+                if own := sum(map(is_held_out, rows)):
+                    counts["held_out"] += own
             counts.update(rows=len(found), replaced=window.replaced, cut=worker.take_cut())
             out.commit({"rows": counts["rows"], "digest": window.digest, "counts": counts})
             bar.advance(len(found))
-        out.finish(kind="translations", **counts)
+        out.finish(kind="translations", **{**held_out, **counts})
     _summary(counts)
 
 

@@ -9,6 +9,7 @@ such a meaning is an `ImageError` with a reason, never a guess.
 from __future__ import annotations
 
 import io
+import zlib
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -77,6 +78,8 @@ def decode(data: bytes, side: int | None = None) -> Image.Image:
         if side is not None:
             image.draft("RGB", (side, side))  # a JPEG is decoded at a fraction of its size
         image.load()
+        if image.format == "PNG":
+            _check_png(data)
     except (ImageError, MemoryError):
         raise
     except UnidentifiedImageError:
@@ -99,6 +102,23 @@ def decode(data: bytes, side: int | None = None) -> Image.Image:
         image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
     turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
     return image if turn is None else image.transpose(turn)
+
+
+def _check_png(data: bytes) -> None:
+    """Refuse a PNG whose pixels do not have their checksums, which Pillow does not compare.
+
+    Zeros where a download stopped would be decoded as colours.
+    """
+    view = memoryview(data)
+    at = 8  # after the signature
+    kind = b""
+    while kind != b"IEND" and at + 8 <= len(data):
+        end = at + 8 + int.from_bytes(view[at : at + 4])
+        kind = bytes(view[at + 4 : at + 8])
+        found = int.from_bytes(view[end : end + 4])
+        if kind == b"IDAT" and zlib.crc32(view[at + 4 : end]) != found:
+            raise ImageError("is damaged: its pixels do not have the checksum that the PNG states")
+        at = end + 4
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -308,7 +308,8 @@ class FeatureOutput:
         """
         source = self._source
         if source is not None and not self.rows:
-            why = f"not one image of {self.items:,} could be used; the last: {self._reason}"
+            last = f"; the last: {self._reason}" if self._reason else ": no region was found"
+            why = f"not one image of {self.items:,} could be used{last}"
             raise DataError(why, self.path)
         self._commit()
         featurizer = self.featurizer

@@ -58,7 +58,7 @@ class Query:
     boxes: PhraseBoxes | None = None  # px; None where the place is not known
     size: Size | None = None  # width and height of the picture, px
     outlines: tuple[Outline, ...] | None = None  # masks of the named objects, where known
-    split: Mapping[str, str] = field(default_factory=dict)  # "split" of its row, where it has one
+    split: dict[str, str] = field(default_factory=dict)  # "split" of its row, where it has one
 
     @property
     def sought(self) -> str:
@@ -309,7 +309,7 @@ class Located:
             row["width"], row["height"] = query.size
         if query.boxes is not None:
             row["boxes"] = query.boxes
-        return row | {**query.split, **more}
+        return row | query.split | more
 
 
 def locate(

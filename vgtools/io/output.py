@@ -181,7 +181,7 @@ class Output:
             if error.code == Exit.DATA:
                 # Files that only the journal knew are not known any more, and no restart would
                 # replace them: the user must learn of them now.
-                _check_finals(finals, own.Known(files_of(manifest)))
+                _check_finals(finals, own.Known(known_of(manifest)))
             raise
         if "manifest" in journal and not self._restart and self._inputs.can_be_compared:
             self._publish(finals, journal, verify=True)
@@ -202,7 +202,7 @@ class Output:
                 # On a full disk the files must stay known, and only the journal knows them.
                 if error.code not in (Exit.DATA, Exit.CANNOT_CREATE):
                     raise
-        _check_finals(finals, own.Known(files_of(manifest), journal.get("files", {})))
+        _check_finals(finals, own.Known(known_of(manifest), journal.get("files", {})))
         if "manifest" in journal:
             journal = {}
         growing = [*map(part_path, finals)]
@@ -352,7 +352,8 @@ class Output:
         """Rename the parts, main file last, and write the manifest; repeatable after a kill.
 
         Files that only the former manifest names are removed: they belong to another output. A
-        manifest has no seal, so that those are left whose names the command does not give.
+        manifest has no seal, so that those are left whose names the command does not give; the
+        next command that writes them knows them by "former".
 
         Args:
             finals: where they go.
@@ -363,25 +364,29 @@ class Output:
         for final in finals if verify else ():
             path = part_path(final) if os.path.lexists(part_path(final)) else final
             if not path.is_file() or path.is_symlink() or file_facts(path) != files[final.name]:
-                own.check(final, own.Known(files_of(manifest_path(finals[0])), files))
+                own.check(final, own.Known(known_of(manifest_path(finals[0])), files))
                 raise damaged(path, "has changed since the unfinished run wrote it")
         manifest = manifest_path(finals[0])
-        before = files_of(manifest)
+        before = known_of(manifest)
         known = own.Known(before, files)
         with file_errors(finals[0], reading=False):
             for final in reversed(finals):
                 # A part that is not there has its final name already, from before a kill.
                 if part_path(final).exists():
                     own.replace(part_path(final), final, known)
-            for name in before.keys() - files.keys():
+            left: dict[str, Any] = {}
+            for name in sorted(before.keys() - files.keys()):
                 if not self._is_former(name, finals[0]):
+                    if os.path.lexists(manifest.with_name(name)):
+                        left[name] = before[name]
                     continue
                 with contextlib.suppress(DataError):  # the user may have replaced it by now
                     own.remove(manifest.with_name(name), known)
             # The renames must survive a power cut that the manifest survives.
             sync_dir(finals[0].parent)
         entries = [entry for entry in journal["inputs"]["files"] if entry["path"] != "-"]
-        write_manifest(finals[0], files, entries, **journal["manifest"])
+        former = {"former": left} if left else {}
+        write_manifest(finals[0], files, entries, **journal["manifest"], **former)
         # The journal goes last: as long as it is there, a kill is repaired by publishing again.
         own.remove(self._journal, _IS_JOURNAL)
 
@@ -427,7 +432,7 @@ def check_place(path: str, inputs: Sequence[str]) -> None:
     manifest = manifest_path(final)
     check_manifest(manifest, [final])
     if not os.path.lexists(final.with_name(f"{final.name}.journal")):
-        own.check(final, own.Known(files_of(manifest)))
+        own.check(final, own.Known(known_of(manifest)))
 
 
 def _check_finals(finals: Sequence[Path], known: own.Known) -> None:
@@ -495,12 +500,18 @@ def _is_beside(name: str, main: Path) -> bool:
     return name.startswith(main.name.removesuffix(ending_of(main)) + ".")
 
 
-def files_of(manifest: Path) -> dict[str, Any]:
+def files_of(manifest: Path, key: str = "files") -> dict[str, Any]:
     """Return the files that a manifest of vg's names in its folder, with their sizes and hashes."""
     if not manifest.is_file() or not is_manifest(manifest):
         return {}
-    files: dict[str, Any] = orjson.loads(manifest.read_bytes())["files"]
-    return {name: facts for name, facts in files.items() if is_name(name)}
+    files = orjson.loads(manifest.read_bytes()).get(key)
+    named = files.items() if isinstance(files, dict) else ()
+    return {name: facts for name, facts in named if is_name(name)}
+
+
+def known_of(manifest: Path) -> dict[str, Any]:
+    """Return the files of a manifest, and those that its output had at other names before."""
+    return files_of(manifest, "former") | files_of(manifest)
 
 
 def check_manifest(manifest: Path, finals: Sequence[Path]) -> None:

@@ -24,6 +24,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -192,12 +193,12 @@ def replace(new: Path, path: Path, ours: Proof = is_claimed) -> None:
 def set_aside(path: str | Path) -> None:
     """Rename a file that should be vg's, but has other contents: perhaps somebody edited it.
 
-    Raises:
-        DataError: the name with `.damaged` is taken (73).
+    It is called `NAME.damaged`, or `NAME.damaged.2` and so on where that is taken.
     """
     path = Path(path)
-    aside = path.with_name(f"{path.name}.damaged")
-    check(aside, lambda _: False)
+    ends = chain([""], map(".{}".format, count(2)))
+    names = (path.with_name(f"{path.name}.damaged{end}") for end in ends)
+    aside = next(name for name in names if not os.path.lexists(name))
     with file_errors(path, reading=False):
         os.rename(path, aside)
 

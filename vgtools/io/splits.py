@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from vgtools.io.errors import DataError, amount
-from vgtools.io.names import is_shards
+from vgtools.io.names import file_of, is_shards, is_url
 from vgtools.io.written import is_made, manifest_beside
 
 # Such a word is first in dev_matched, val2014, testA, minival, newstest2014, held-out, trial, and a
@@ -35,15 +36,23 @@ def split_of(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def held_out_in(path: str | Path) -> int:
-    """Return how many rows to evaluate on a file was made of, by its manifest; 0 without one."""
-    made = is_shards(path) or is_made(path)
-    return int(manifest_beside(path).get("held_out") or 0) if made else 0
+    """Return how many rows to evaluate on a file was made of, by its manifest; 0 without one.
+
+    A link has the manifest of its file, a shard the one of its folder.
+    """
+    places = {file_of(path)}
+    if not is_url(path):
+        places.add(real := os.path.realpath(file_of(path)))
+        places.add(os.path.dirname(real))
+    # A file that is not vg's, in a folder that is not, has no manifest to read.
+    made = [place for place in places if is_shards(place) or is_made(place)]
+    return max((manifest_beside(place).get("held_out") or 0 for place in made), default=0)
 
 
 def inherited(texts: Iterable[str | Path]) -> dict[str, int]:
-    """Return how many rows to evaluate on texts were made of, for the manifest of an output.
+    """Return how many rows to evaluate on texts were made of, by their manifests.
 
-    Lines have no splits, and only their manifests can count such rows.
+    Lines have no splits: an output that is made of them has the count in its manifest as well.
 
     Returns:
         {"held_out": rows}; {} without any.

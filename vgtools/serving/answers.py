@@ -344,7 +344,7 @@ class AttentionAnswer(Answerer):
             words = [query.span]
             weights = word_attention(found, words)
             about = (query.text, query.image, words, regions, weights, found.length)
-            rows += map(dumps, attention_rows(*about))
+            rows += (dumps(row | query.split) for row in attention_rows(*about))
         return rows
 
     def size(self, item: Query, settings: tuple[Any, ...]) -> int:

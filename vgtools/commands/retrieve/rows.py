@@ -78,8 +78,8 @@ class RetrieveTask:
         kept = deque[Any]()
         if self._search.emb is not None:
             opened.keep(kept)
-        starts = (piece.path for piece in pieces if not piece.start)
-        counts = Counter[str](out.state.get("counts") or inherited(starts))
+        counts = Counter[str](out.state.get("counts", {}))
+        held_out = inherited({piece.path for piece in pieces})
         lines = read_windows(pieces, 64, out.state, self._limit)
         windows = growing_windows(lines, _WINDOW)
         k = self._search.k
@@ -99,7 +99,7 @@ class RetrieveTask:
                 )
                 out.commit({"rows": counts["rows"], "digest": window.digest, "counts": counts})
                 yield len(rows)
-        facts = {"index": self._place, "count": len(opened.ids), "k": k}
+        facts = {"index": self._place, "count": len(opened.ids), "k": k, **held_out}
         out.finish(kind="retrieved", **facts, **counts)
 
     def _count_unknown(self, rows: Sequence[Mapping[str, Any]]) -> int:

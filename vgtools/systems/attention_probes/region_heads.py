@@ -30,6 +30,7 @@ from vgtools.images.regions import Regions, RegionSet, backbone_of
 from vgtools.io.arrays import Array, padded, ranges
 from vgtools.io.errors import DataError, Tally
 from vgtools.io.process import Progress
+from vgtools.io.splits import split_of
 from vgtools.io.streams import read_jsonl
 from vgtools.models.attention import JointEncoder
 from vgtools.models.memory import in_batches
@@ -76,6 +77,7 @@ class Caption:
     side: str  # which of the reports it counts for
     spans: list[tuple[int, int]]  # P phrases with a box
     boxes: list[Array]  # P times (G, 4), pixels of the picture that the regions refer to
+    split: dict[str, str] = field(default_factory=dict)  # "split" of its row, where it has one
 
 
 def read_caption(
@@ -115,7 +117,7 @@ def read_caption(
         if len(gold):
             spans.append(span)
             golds.append(clip(gold, width, height) * scale)
-    return Caption(line, image, text, side, spans, golds)
+    return Caption(line, image, text, side, spans, golds, split_of(row))
 
 
 def _read_phrase(phrase: Any, number: int, text: str) -> tuple[tuple[int, int], Array]:
@@ -550,6 +552,7 @@ class GroundingProbe(Probe):
             text = caption.text
             groups = make_groups(text, caption.spans, caption.boxes, regions, weights[chosen])
             rows = attention_rows(text, image, words, regions, every, found.length)
+            rows = [row | caption.split for row in rows]
             yield AttentionExample(
                 image, text, words, regions, groups, names, chosen, weights, None, rows
             )

@@ -31,7 +31,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.names import public
 from vgtools.io.output import Output
 from vgtools.io.process import cores
-from vgtools.io.splits import held_out_in, is_held_out, split_of
+from vgtools.io.splits import inherited, is_held_out, split_of
 from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.io.windows import growing_windows as growing_windows
 from vgtools.io.windows import pipelined
@@ -528,7 +528,7 @@ class VokenizeTask:
         """Write the vokens of pieces of the input and finish; yield the tokens of each step."""
         measured = self.searched and self.config["dtype"] != "float32"
         windows = self.windows(pieces, out.state)
-        starts = {piece.path for piece in pieces if not piece.start}
+        made_of = inherited({piece.path for piece in pieces})
         with closing(vokenize(windows, self.worker)) as steps:  # Closing ends its threads.
             for step, done in steps:
                 if measured and self.agreed is None:
@@ -536,16 +536,14 @@ class VokenizeTask:
                 counts = {"replaced": step.replaced} if self.searched else {}
                 # The packed form has no "split": its manifest counts the rows to refuse.
                 given = step.rows()
-                held_out = sum(map(is_held_out, given))
-                if step.first == 1 and not any("split" in row for row in given):
-                    # Lines have no splits; the manifest of their file counts them, for its start.
-                    held_out += held_out_in(step.path) if step.path in starts else 0
-                if held_out:
+                if held_out := sum(map(is_held_out, given)):
                     counts["held_out"] = held_out
                 out.write(done.rows(given), done.tokens.ids, step, **counts)
                 out.commit(step.digest)
                 yield len(done.tokens.ids)
-        out.finish(**self.facts())
+        # A count of the rows themselves replaces the one in the manifests of their texts.
+        facts = {k: v for k, v in {**made_of, **self.facts()}.items() if k not in out.counts}
+        out.finish(**facts)
 
 
 class SearchWork(VokenizeTask):
