@@ -152,3 +152,12 @@ def test_files_that_should_be_vg_s_are_all_kept_however_often_they_are_damaged(
         own.set_aside(file)
     kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert kept == {"a.npy.damaged": b"1", "a.npy.damaged.2": b"2", "a.npy.damaged.3": b"3"}
+
+
+def test_files_of_one_output_lie_in_one_folder(tmp_path: Path) -> None:
+    """Its manifest, and everybody who reads it, looks for them next to the first."""
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(DataError, match=r"e\.npy: is in another folder than") as caught:
+        Output([tmp_path / "o.jsonl", tmp_path / "sub" / "e.npy"], {}).__enter__()
+    assert caught.value.code == Exit.USAGE
+    assert [path.name for path in tmp_path.iterdir()] == ["sub"]

@@ -12,10 +12,11 @@ import pytest
 from tests.serving.client import Server
 from tests.tiny import grounding, save_grids, save_run_of, text
 from tests.tiny.dual import save_dual
-from tests.tiny.images import save_photo
+from tests.tiny.images import save_backbone, save_photo
 from tests.tiny.located import save_queries
 from tests.tiny.retriever import save_retriever
 from vgtools.cli import run
+from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.streams import Window
 from vgtools.serving.answers import Opened, ServedModels, open_answers
@@ -110,6 +111,26 @@ def test_a_dual_encoder_answers_at_every_weight(tmp_path: Path) -> None:
     assert near["scores"][0] == pytest.approx(1, abs=1e-4)
     with pytest.raises(DataError, match=r"request: (not an image|cannot)"):
         asked(found, "neighbours", [b"x" * 99])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_a_new_picture_is_pooled_as_the_bank_was(tiny: Path, tmp_path: Path, pooling: str) -> None:
+    save_backbone(tmp_path / "net")
+    for number in range(12):
+        save_photo(tmp_path / "photos" / f"{number:02}.png", number)
+    feats, index, run_of = (tmp_path / name for name in ("f.npy", "vg.faiss", "run"))
+    how = ("-b", tmp_path / "net", "--pooling", pooling)
+    vg("extract-image-feats", tmp_path / "photos", *how, "-o", feats)
+    made = open_features(str(feats))
+    assert made.made_by is not None
+    save_run_of(run_of, tiny / "encoder", image_width=made.array.shape[1], backbone=made.made_by)
+    vg("build-index", feats, "-m", run_of, "-o", index)
+    found = opened(index, backbone=tmp_path / "net")
+    for number in (3, 7):
+        data = (tmp_path / "photos" / f"{number:02}.png").read_bytes()
+        near = json.loads(asked(found, "neighbours", [data], k=1))  # type: ignore[list-item]
+        assert near["images"] == [number]
+        assert near["scores"] == [pytest.approx(1, abs=1e-4)]
 
 
 def test_a_retriever_answers_with_pictures_and_heat(

@@ -147,6 +147,11 @@ class Output:
         inputs = self._inputs
         paths = inputs.paths if isinstance(inputs, Inputs) else [str(path) for path in inputs]
         finals = [final_path(p, paths) for p in self._paths]
+        for final in finals:
+            if final.parent != finals[0].parent:
+                why = f"is in another folder than {finals[0]}, whose manifest names both"
+                way_out = f"expected a name in {finals[0].parent}"
+                raise DataError(f"{why}; {way_out}", final, code=Exit.USAGE)
         self._journal = finals[0].with_name(finals[0].name + ".journal")
         manifest = manifest_path(finals[0])
         beside = (manifest, self._journal, finals[0].with_name(f"{finals[0].name}.lock"))

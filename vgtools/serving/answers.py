@@ -502,7 +502,9 @@ def _neighbours(loaded: Matcher, bank: Index, ref: str, models: ServedModels) ->
     if stored not in (None, seen):
         why = f"saw pictures prepared as {stored}, the backbone prepares them as {seen}"
         raise DataError(why, loaded.ref)
-    pooling = "own" if hasattr(net.model, "pooled") else "mean"
+    pooling = made.get("pooling")
+    if pooling not in ("own", "mean", "max"):  # not recorded, or a mean over its grid
+        pooling = "own" if hasattr(net.model, "pooled") else "mean"
     featurizer = Featurizer(net.model, net.preprocessing, pooling, batch_size=1)
     return NeighbourAnswer(featurizer, loaded, bank)
 

@@ -63,6 +63,8 @@ def test_vqa_without_annotations(tmp_path: Path) -> None:
         return str(caught.value)
 
     assert "no answers to the question 1011" in said(json.dumps({"annotations": rows[:-1]}))
+    twice = json.dumps({"annotations": [*rows, rows[0]]})
+    assert f"question {rows[0]['question_id']} twice" in said(twice)
     assert 'annotations[0]: "answers" must be' in said(
         json.dumps({"annotations": [rows[0] | {"answers": []}]})
     )

@@ -64,7 +64,11 @@ def read(
         raise DataError(why, path)
     answers = dict[int, tuple[Answer, ...]]()
     if not unlabelled or (beside != Path(path) and beside.exists()):
-        answers = dict(_annotations(beside))
+        for number, given in _annotations(beside):
+            if number in answers:
+                why = f"holds the answers to the question {number} twice; leave one of them out"
+                raise DataError(why, beside)
+            answers[number] = given
     split = re.search(r"(train|val|test)(?:-dev)?(20\d\d)", Path(path).name)
     for where, row in json_rows(path, "questions", "questions", _FORM):
         number = json_field(row, "question_id", int, where, path)
