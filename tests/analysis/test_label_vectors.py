@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -76,6 +77,31 @@ def test_vectors_are_those_of_loops_whatever_the_block(
             assert found.array[place, label] == pytest.approx(max(0, value), abs=1e-6)
     manifest = json.loads((tmp_path / "w.json").read_text())
     assert (manifest["rows"], manifest["dim"]) == found.array.shape
+
+
+def test_what_a_kill_left_and_somebody_removed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vg stats has no --restart, which a message could advise."""
+
+    def kill(new: Path, path: Path, *known: object) -> None:
+        if path.suffix != ".journal":
+            raise KeyboardInterrupt
+        os.replace(new, path)
+
+    path = save_rows(tmp_path / "v.jsonl", [row("dog cat .", [0, 1, 1]), row("dog runs", [0, 2])])
+    output = tmp_path / "w.npy"
+    label_vectors.write_label_vectors(str(path), str(output))
+    whole = {end: output.with_suffix(end).read_bytes() for end in (".npy", ".ids")}
+    for end in (*whole, ".json"):
+        output.with_suffix(end).unlink()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("vgtools.io.own.replace", kill)
+        label_vectors.write_label_vectors(str(path), str(output))
+    (tmp_path / "w.ids.part").unlink()
+    label_vectors.write_label_vectors(str(path), str(output))
+    assert {end: output.with_suffix(end).read_bytes() for end in whole} == whole
+    assert {each.name for each in tmp_path.iterdir()} == {"v.jsonl", "w.npy", "w.ids", "w.json"}
 
 
 def test_the_command_names_its_mistakes_and_feeds_compare(

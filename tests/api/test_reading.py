@@ -59,6 +59,27 @@ def test_vokens_are_read_as_the_rows_that_were_written(tiny: Path, folder: Path,
     assert first.images == [f"image{n:03}" for n in first.vokens]
 
 
+@pytest.mark.parametrize("command_of", ["vokenize", "retrieve"])
+def test_rows_of_a_bank_in_parts_are_read_with_that_bank(
+    tiny: Path, folder: Path, tmp_path: Path, command_of: str
+) -> None:
+    places = []
+    for part, first in (("b", 30), ("a", 0)):
+        vectors = np.random.default_rng(first).standard_normal((30, 12))
+        feats = save_feats(tmp_path / f"{part}.npy", vectors, first=first)
+        places.append(str(tmp_path / f"bank-{part}.faiss"))
+        command("build-index", feats, "-m", tiny / "run", "-o", places[-1])
+    named = [word for place in places for word in ("--index", place)]
+    command(command_of, folder / "t.txt", *named, "-k", 3, "-o", tmp_path / "v.jsonl")
+    bank = vg.open_index(places, device="cpu")
+    assert bank.ids[0] == "image030"
+    rows = [row.to_dict() for row in vg.read(tmp_path / "v.jsonl", index=bank)]
+    assert rows == [json.loads(line) for line in (tmp_path / "v.jsonl").read_bytes().splitlines()]
+    for other in (vg.open_index(places[::-1], device="cpu"), vg.open_index(places[0])):
+        with pytest.raises(vg.DataError, match="name the one that made it"):
+            list(vg.read(tmp_path / "v.jsonl", index=other))
+
+
 def test_a_table_of_vokens_has_the_columns_of_vg_show(
     tiny: Path, folder: Path, capfdbinary: Any
 ) -> None:

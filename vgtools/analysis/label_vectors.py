@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,7 +113,9 @@ def write_label_vectors(
     width = int(counts.label.max()) + 1
     files = [output, str(Path(output).with_suffix(".ids"))]
     config = {"command": "label-vectors", "least": least, "limit": limit}
-    with Output(files, config, npy={0: (np.float32, width)}, inputs=inputs) as out:
+    # vg stats has no --restart: what cannot be resumed is made again.
+    how: dict[str, Any] = {"inputs": inputs, "disposable": True}
+    with Output(files, config, npy={0: (np.float32, width)}, **how) as out:
         for block in () if out.complete else _blocks(counts, kept, width):
             out.write(block.data.cast("B"))
         if not out.complete:

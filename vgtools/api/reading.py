@@ -25,11 +25,11 @@ from vgtools.io.written import manifest_beside
 from vgtools.models.sealed import check_records, read_run
 from vgtools.reports.page import own_images
 from vgtools.reports.strips import ShownRows
-from vgtools.reports.vokens import open_bank
+from vgtools.reports.vokens import ShownBank, open_bank
 from vgtools.retrieval.index import open_index
 from vgtools.text.blocks import open_packed
 from vgtools.text.retrieved import read_retrieved
-from vgtools.text.vokens import check_rows
+from vgtools.text.vokens import are_ids_of, check_rows, ids_hashes
 from vgtools.text.word_vectors import BUILTIN, open_word_vectors
 from vgtools.text.word_vectors import KIND as VECTORS
 
@@ -178,7 +178,11 @@ def _rows(place: str, index: banks.Path | ImageBank | None, images: banks.Path |
     shown = ShownRows(images=None if images is None else os.fspath(images))
     if index is not None:
         path = index._path if isinstance(index, ImageBank) else banks._place(index)
-        bank = open_bank(None, path, place)
+        made = ids_hashes(manifest)
+        if isinstance(index, ImageBank) and made and are_ids_of(made, index.ids):
+            bank = ShownBank(index.ids, index.manifest)  # also a bank in parts
+        else:
+            bank = open_bank(None, path, place)
         pictures = shown.images or own_images(bank.manifest)
         probable = manifest.get("score") == "probability" if manifest else None
         shown = ShownRows(bank.ids, pictures, probable, bank.manifest, path)

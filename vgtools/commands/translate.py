@@ -112,7 +112,7 @@ def translate(
     worker = StreamTranslator(opened, text, how, search.batch_size, dtype, index)
     config = {
         "command": "translate",
-        **opened.config(),
+        **worker.config(),
         **vars(how),
         "dtype": search.dtype,
         "device": device.type,

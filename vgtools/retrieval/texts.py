@@ -89,6 +89,11 @@ class NearestImages(ABC, Generic[Texts]):
         self._index = index
         self._kept: deque[Array] | None = None
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the images in addition to the index and the run."""
+        return {}
+
     def keep(self, kept: deque[Array]) -> None:
         """Let `search` append the (B, E) embeddings of its texts, 0 for texts that ask nothing."""
         self._kept = kept

@@ -432,6 +432,13 @@ class StreamedImages:
         self._to_feats = _renumbering(path, self._manifest, feats, feats_path, index)
         self._bank = len(feats.ids) if self._to_feats is None else len(self._to_feats)
 
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the rows of the features that the images have; empty if they are the bank's."""
+        if self._to_feats is None:
+            return ""
+        return hashlib.sha256(self._to_feats.tobytes()).hexdigest()
+
     def rows(self, rows: Sequence[dict[str, Any]], first: int) -> Array:
         """Return (B, K) int32 rows of the features, best first, -1 where there are fewer.
 

@@ -220,6 +220,16 @@ def test_images_are_matched_by_name(
     (tmp_path / "bank.faiss").write_bytes(b"")
     index = ["--index", tmp_path / "bank.faiss"]
     assert lines(tmp_path, model, moved, folder / "feats.npy", *index) == expected
+    # Another order of the index is another translation, which is not up to date.
+    again: list[object] = ["translate", model, moved, "--feats", folder / "feats.npy", *index]
+    again += ["--longer", 3, "--device", "cpu", "-o", tmp_path / "again.txt"]
+    for other in (order, order[::-1]):
+        (tmp_path / "bank.ids").write_text("".join(names[i] + "\n" for i in other))
+        for kept in (False, True):
+            capfd.readouterr()
+            assert run([str(arg) for arg in again]) == 0
+            assert ("is up to date" in capfd.readouterr().err) == kept
+    (tmp_path / "again.txt").unlink()
     capfd.readouterr()
     args: list[object] = [
         "translate",

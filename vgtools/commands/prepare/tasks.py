@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vgtools.commands.options import (
     Argument,
@@ -132,7 +132,7 @@ def task(
     """
     from vgtools.datasets.rows import save
     from vgtools.tasks.dispatch import text_rows
-    from vgtools.tasks.own import files_of, named_task
+    from vgtools.tasks.own import definition, files_of, named_task
     from vgtools.tasks.table import find_splits
 
     found = named_task(name)
@@ -145,7 +145,8 @@ def task(
         why = f"expected one of {', '.join(splits)}, got {split!r}"
         refuse_if(split not in splits, "--split", why)
         splits = {split: splits[split]}
-    config = {"command": "task", "task": found.name, "splits": list(splits)}
+    config: dict[str, Any] = {"command": "task", "task": found.name, "splits": list(splits)}
+    config |= {"own": definition(found)} if found.own else {}
     inputs = list(splits.values())
     rows = text_rows(found, splits)
     save(rows, target.output, Tally(), "texts", config, inputs, target.restart)

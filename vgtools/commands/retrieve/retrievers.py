@@ -99,6 +99,7 @@ def _by_matcher(
         "command": "retrieve",
         "index_sha256": bank.manifest["files"],
         "matcher": retriever.fingerprint,
+        **retriever.settings,
         "device": retriever.device.type,
         **({"search": bank.approximate} if bank.approximate else {}),
     }

@@ -151,6 +151,11 @@ class StreamTranslator:
             files = (self.model.feats_path, self.index)
             self._images = StreamedImages(self.path, self.model.features, *files)
 
+    def config(self) -> dict[str, Any]:
+        """Return the settings that decide the translations, in addition to the search."""
+        images = {} if self._images is None else {"images": self._images.fingerprint}
+        return {**self.model.config(), **images}
+
     def __call__(self, window: Window) -> list[str]:
         """Return the translation of each line, none of which has a line end in it.
 

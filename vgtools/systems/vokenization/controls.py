@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,14 +193,16 @@ class DrawWork(VokenizeTask):
         self.tokenizer = load_tokenizer(self._ref)
         self._draw = draw
         self._window = window
-        self.inputs = [*draw.captions, *([draw.feats] if draw.feats else [])]
+        # The ids say whose row is whose.
+        feats = [draw.feats, str(Path(draw.feats).with_suffix(".ids"))] if draw.feats else []
+        self.inputs = [*draw.captions, *feats]
         self.config = {
             "command": "vokenize",
             "control": draw.control,
             "index_sha256": bank.manifest["files"],
             "tokenizer": tokenizer_fingerprint(self.tokenizer),
             "captions": [*map(digest_of, draw.captions)],
-            **({"feats": sha256_file(draw.feats), "permute": draw.permute} if draw.feats else {}),
+            **({"feats": [*map(sha256_file, feats)], "permute": draw.permute} if feats else {}),
             "gamma": draw.gamma,
             "seed": draw.seed,
             "limit": limit,

@@ -37,6 +37,7 @@ class RelevanceLocator:
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher.matcher
         self._sentences = SentenceRetriever(matcher, bare_index(matcher.matcher.config.dim))
+        self.settings = self._sentences.settings  # what decides the maps in addition to the run
 
     @torch.inference_mode()
     def prepare(self, texts: Sequence[str]) -> Asked:
@@ -72,6 +73,8 @@ def open_locator(
             raise DataError(why, flag, code=Exit.USAGE)
     loaded = open_matcher(run, device=device)
     used = loaded.encoder.model.device.type
-    config = {"matcher": loaded.fingerprint, "heat": "relevance", "device": used}
+    locator = RelevanceLocator(loaded)
+    config = {"matcher": loaded.fingerprint, **locator.settings, "heat": "relevance"}
+    config["device"] = used
     width = loaded.matcher.config.image_width
-    return OpenedMaps(RelevanceLocator(loaded), width, loaded.info.get("backbone"), config)
+    return OpenedMaps(locator, width, loaded.info.get("backbone"), config)

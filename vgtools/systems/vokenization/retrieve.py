@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,6 +59,11 @@ class SentenceRetriever(NearestImages[Tokens]):
         if matcher.reading is not None:
             matcher = at_level(matcher, "sentence")
         self._vokenizer = Vokenizer(matcher, index)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The weight of the sentence next to the word, which the index may give."""
+        return {"context_weight": self._vokenizer.matcher.matcher.config.context_weight}
 
     @property
     def device(self) -> torch.device:

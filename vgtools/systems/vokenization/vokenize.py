@@ -567,6 +567,7 @@ class SearchWork(VokenizeTask):
             "index_sha256": bank.manifest["files"],
             "matcher": worker.matcher.fingerprint,
             "context_weight": worker.matcher.matcher.config.context_weight,
+            "level": worker.matcher.matcher.config.level,
             "k": worker.k,
             "min_score": worker.min_score,
             "dtype": dtype,
