@@ -113,7 +113,7 @@ def write_label_vectors(
     width = int(counts.label.max()) + 1
     files = [output, str(Path(output).with_suffix(".ids"))]
     config = {"command": "label-vectors", "least": least, "limit": limit}
-    # vg stats has no --restart: what cannot be resumed is made again.
+    # vg stats has no --restart: a run that cannot be resumed starts over.
     how: dict[str, Any] = {"inputs": inputs, "disposable": True}
     with Output(files, config, npy={0: (np.float32, width)}, **how) as out:
         for block in () if out.complete else _blocks(counts, kept, width):

@@ -91,7 +91,7 @@ class NearestImages(ABC, Generic[Texts]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides the images in addition to the index and the run."""
+        """The settings that decide the images in addition to the index and the run."""
         return {}
 
     def keep(self, kept: deque[Array]) -> None:

@@ -193,7 +193,7 @@ class DrawWork(VokenizeTask):
         self.tokenizer = load_tokenizer(self._ref)
         self._draw = draw
         self._window = window
-        # The ids say whose row is whose.
+        # The ids decide whose row is whose.
         feats = [draw.feats, str(Path(draw.feats).with_suffix(".ids"))] if draw.feats else []
         self.inputs = [*draw.captions, *feats]
         self.config = {

@@ -37,7 +37,7 @@ class RelevanceLocator:
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher.matcher
         self._sentences = SentenceRetriever(matcher, bare_index(matcher.matcher.config.dim))
-        self.settings = self._sentences.settings  # what decides the maps in addition to the run
+        self.settings = self._sentences.settings  # decide the maps, as the run does
 
     @torch.inference_mode()
     def prepare(self, texts: Sequence[str]) -> Asked:
