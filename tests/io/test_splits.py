@@ -250,11 +250,15 @@ def test_a_mark_of_rows_to_evaluate_on_outlives_rows_with_splits_links_and_shard
     assert cli.run(["retrieve", "both.jsonl", *how, "-o", "found.jsonl"]) == 0
     assert cli.run(["vokenize", "both.jsonl", *how, "-o", "again.npy"]) == 0
     assert cli.run(["vokenize", "held.txt", *how, "-o", "o.jsonl/", "--shard-size", "9"]) == 0
+    assert cli.run(["vokenize", "held.txt", *how, "-o", "v.jsonl"]) == 0
     Path("link.txt").symlink_to("held.txt")
+    Path("link.jsonl").symlink_to("v.jsonl")
+    encoder = str(tiny / "encoder")
+    assert cli.run(["revokenize", "link.jsonl", "-t", encoder, "-o", "carried.npy", "-q"]) == 0
     shard = min(map(str, Path("o.jsonl").glob("000000-*.jsonl")))
     assert "split" not in Path(shard).read_text()
-    tokenizer = load_tokenizer(str(tiny / "encoder"))
-    for path in ("both.jsonl", "found.jsonl", "again.npy", "link.txt", shard):
+    tokenizer = load_tokenizer(encoder)
+    for path in ("both.jsonl", "found.jsonl", "again.npy", "link.txt", "carried.npy", shard):
         with pytest.raises(DataError, match="made of 2 rows of splits to evaluate on"):
             pack(path, tmp_path / "packed", tokenizer, train=True)
         assert len(pack(path, tmp_path / "packed", tokenizer)) >= 1

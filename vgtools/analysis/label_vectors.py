@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -114,8 +114,8 @@ def write_label_vectors(
     files = [output, str(Path(output).with_suffix(".ids"))]
     config = {"command": "label-vectors", "least": least, "limit": limit}
     # vg stats has no --restart: a run that cannot be resumed starts over.
-    how: dict[str, Any] = {"inputs": inputs, "disposable": True}
-    with Output(files, config, npy={0: (np.float32, width)}, **how) as out:
+    npy = {0: (np.float32, width)}
+    with Output(files, config, npy=npy, inputs=inputs, disposable=True) as out:
         for block in () if out.complete else _blocks(counts, kept, width):
             out.write(block.data.cast("B"))
         if not out.complete:

@@ -125,6 +125,7 @@ def _origin(
     """Return the entries about the bank in the vokens' manifests, for the configuration and the
     facts.
     """
+    from vgtools.io.splits import inherited
     from vgtools.text.vokens import bank_of
 
     body = made[0]
@@ -135,5 +136,4 @@ def _origin(
     facts = {"count": body["count"]} if isinstance(body.get("count"), int) else {}
     if all(other.get("score") == "probability" for other in made):
         facts["score"] = "probability"
-    held_out = sum(other.get("held_out", 0) for other in made)
-    return origin, facts | ({"held_out": held_out} if held_out else {})
+    return origin, facts | inherited(files)

@@ -132,14 +132,13 @@ def translate(
         lines = read_windows(text, 64, out.state, limit)
         for window in growing_windows(lines, _WINDOW):
             found = worker(window)
-            rows = input_rows(window)
             if json:
-                pairs = zip(rows, found, strict=True)
-                out.write(b"".join(dumps(_row(row, said)) for row, said in pairs))
+                rows = zip(input_rows(window), found, strict=True)
+                out.write(b"".join(dumps(_row(row, said)) for row, said in rows))
             else:
                 out.write("".join(f"{said}\n" for said in found).encode())
                 # Lines have no splits: the manifest counts the rows that nothing may learn from.
-                if own := sum(map(is_held_out, rows)):
+                if own := sum(map(is_held_out, window.rows())):
                     counts["held_out"] += own
             counts.update(rows=len(found), replaced=window.replaced, cut=worker.take_cut())
             out.commit({"rows": counts["rows"], "digest": window.digest, "counts": counts})

@@ -505,18 +505,21 @@ def _is_beside(name: str, main: Path) -> bool:
     return name.startswith(main.name.removesuffix(ending_of(main)) + ".")
 
 
-def files_of(manifest: Path, key: str = "files") -> dict[str, Any]:
-    """Return the files that a manifest of vg's names in its folder, with their sizes and hashes."""
+def files_of(manifest: Path, *others: str) -> dict[str, Any]:
+    """Return the files that a manifest of vg's names in its folder, with their sizes and hashes.
+
+    Those under `others`, keys of the manifest, are added.
+    """
     if not manifest.is_file() or not is_manifest(manifest):
         return {}
-    files = orjson.loads(manifest.read_bytes()).get(key)
-    named = files.items() if isinstance(files, dict) else ()
-    return {name: facts for name, facts in named if is_name(name)}
+    body = orjson.loads(manifest.read_bytes())
+    named = [files for key in (*others, "files") if isinstance(files := body.get(key), dict)]
+    return {name: facts for files in named for name, facts in files.items() if is_name(name)}
 
 
 def known_of(manifest: Path) -> dict[str, Any]:
     """Return the files of a manifest, and those that its output had at other names before."""
-    return files_of(manifest, "former") | files_of(manifest)
+    return files_of(manifest, "former")
 
 
 def check_manifest(manifest: Path, finals: Sequence[Path]) -> None:

@@ -24,7 +24,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -196,7 +196,7 @@ def set_aside(path: str | Path) -> None:
     It is called `NAME.damaged`, or `NAME.damaged.2` and so on where that is taken.
     """
     path = Path(path)
-    ends = chain([""], map(".{}".format, count(2)))
+    ends = ("" if number == 1 else f".{number}" for number in count(1))
     names = (path.with_name(f"{path.name}.damaged{end}") for end in ends)
     aside = next(name for name in names if not os.path.lexists(name))
     with file_errors(path, reading=False):

@@ -385,12 +385,15 @@ class VokenWriter:
         self._out.commit({"rows": self.counts["rows"], "digest": digest, "counts": self.counts})
 
     def finish(self, **facts: Any) -> None:
-        """Publish the files and a manifest of kind `vokens` with the counts and these facts."""
+        """Publish the files and a manifest of kind `vokens` with the counts and these facts.
+
+        A count of the rows themselves replaces a fact of its name, from the manifests of their
+        texts.
+        """
         if self.complete:
             return
-        self._out.finish(
-            kind="vokens", form="packed" if self.packed else "rows", **self.counts, **facts
-        )
+        form = "packed" if self.packed else "rows"
+        self._out.finish(kind="vokens", form=form, **(facts | self.counts))
 
     def __exit__(self, *error: Any) -> None:
         self._out.__exit__(*error)

@@ -29,6 +29,7 @@ from vgtools.io.files import sha256_file
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import is_shards, refuse_stream
 from vgtools.io.output import Output
+from vgtools.io.splits import inherited
 from vgtools.io.streams import read_lines
 from vgtools.io.written import check_made, manifest_beside
 from vgtools.text.blocks import check_range, open_packed
@@ -237,9 +238,7 @@ def read_vokens(
             out.write(rows, found)
             out.commit("")
         facts = {"count": count, "level": level} if vokens else {}
-        if held_out := manifest_beside(vokens or tokens).get("held_out"):
-            facts["held_out"] = held_out
-        out.finish(tokenizer=tokenizer, **facts)
+        out.finish(tokenizer=tokenizer, **facts, **inherited([vokens or tokens]))
         return out.counts
 
 
@@ -333,8 +332,7 @@ def write_vokens(
         out.write(_around("vokens", "<i4", (total,))[1])
         out.write(_around("tokens", "<i4", (total,))[1], 2)
         # Who reads the vokens back does not learn from texts to evaluate on either.
-        held_out = {"held_out": manifest["held_out"]} if manifest.get("held_out") else {}
-        out.finish(kind="published-vokens", **done, **held_out)
+        out.finish(kind="published-vokens", **done, **inherited([packed]))
         return done
 
 

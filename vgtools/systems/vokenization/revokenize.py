@@ -196,6 +196,4 @@ class RevokenizeTask:
                 out.commit(window.digest)
                 yield int(done.rows.lengths.sum())
         made_by = {"ref": self.ref, "sha256": self.config["tokenizer_sha256"]}
-        # A count of the rows themselves replaces the one in their manifest.
-        facts = {key: value for key, value in self.facts.items() if key not in out.counts}
-        out.finish(tokenizer=made_by, **facts)
+        out.finish(tokenizer=made_by, **self.facts)

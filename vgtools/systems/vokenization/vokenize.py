@@ -541,9 +541,7 @@ class VokenizeTask:
                 out.write(done.rows(given), done.tokens.ids, step, **counts)
                 out.commit(step.digest)
                 yield len(done.tokens.ids)
-        # A count of the rows themselves replaces the one in the manifests of their texts.
-        facts = {k: v for k, v in {**made_of, **self.facts()}.items() if k not in out.counts}
-        out.finish(**facts)
+        out.finish(**made_of, **self.facts())
 
 
 class SearchWork(VokenizeTask):
