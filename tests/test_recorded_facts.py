@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.tiny import BACKBONE, save_encoder, save_feats, save_grids, save_run_of
 from tests.tiny.dual import save_dual
 from tests.tiny.images import save_photo
-from tests.tiny.lm import save_rows
+from tests.tiny.lm import save_rows, save_tokenizer
 from tests.tiny.located import save_queries
 from vgtools.cli import run
+from vgtools.io.errors import Exit
 from vgtools.io.files import write_manifest
 
 CPU = ["--device", "cpu"]
@@ -136,3 +138,49 @@ def test_the_columns_of_a_task_of_one_s_own(
     file = tmp_path / "t.jsonl"
     before = Output(capfd, file, "prepare", "task", tmp_path / "one").check_stays()
     Output(capfd, file, "prepare", "task", tmp_path / "two").check_changed(before)
+
+
+def test_the_tokenizer_and_level_of_published_vokens(
+    tiny: Path, texts: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Written by vg, they are read with another tokenizer or as the other level by no flag."""
+    packed, tokens, vokens = (tmp_path / name for name in ("v.npy", "c.t.hdf5", "c.vg.hdf5"))
+    vg("vokenize", texts, "--index", tiny / "vg.faiss", *CPU, "-q", "-o", packed)
+    ids = ("--ids", tiny / "vg.ids", "--tokens", tokens)
+    vg("prepare", "hdf5", packed, *ids, "-o", vokens)
+    save_tokenizer(tmp_path / "other")
+    same = ("-t", tiny / "encoder", "-o", tmp_path / "w.npy")
+    other = ("-t", tmp_path / "other", "-o", tmp_path / "u.npy")
+    capfd.readouterr()
+    for given in ((tokens, vokens), (tokens,)):
+        assert run([*map(str, ("prepare", "vokens", *given, *other))]) == Exit.DATA
+        assert "has tokens of the tokenizer" in capfd.readouterr().err
+        vg("prepare", "vokens", *given, *same)
+    call = ("prepare", "vokens", tokens, vokens, *same, "--level", "sentence", "--restart")
+    assert run([*map(str, call)]) == Exit.DATA
+    assert "has vokens of the level 'token', got --level sentence" in capfd.readouterr().err
+    sentences = tokens.with_suffix(".sent")
+    sentences.write_text("0\n1\n" + sentences.read_text().split("\n", 2)[2])
+    assert run([*map(str, ("prepare", "vokens", tokens, *same))]) == Exit.DATA
+    assert "other tokens" in capfd.readouterr().err
+
+
+def test_the_pooler_of_an_encoder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The fingerprint of an encoder leaves it out, and the head of a classifier reads it."""
+    encoder = save_encoder(tmp_path / "encoder", positions=64)
+    data = tmp_path / "d.jsonl"
+    rows = [{"a": f"bam {n}", "label": "xy"[n % 2]} for n in range(8)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    call = ["finetune", "classify", data, "--dev", data, "--text", "a", "-e", encoder, *CPU]
+    call += ["--epochs", 1, "--batch-size", 8, "--max-length", 40, "--seeds", 1]
+    call += ["-o", tmp_path / "run"]
+    vg(*call)
+    vg(*call)
+    weights = encoder / "model.safetensors"
+    tensors = load_file(weights)
+    assert any("pooler" in name for name in tensors)
+    tensors = {name: -2 * part if "pooler" in name else part for name, part in tensors.items()}
+    save_file(tensors, weights, metadata={"format": "pt"})
+    capfd.readouterr()
+    assert run([*map(str, call)]) == Exit.CONFIG
+    assert "pooler was" in capfd.readouterr().err

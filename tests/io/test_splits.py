@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiny import save_feats
+from tests.tiny import save_encoder, save_feats
 from tests.tiny.clip import clip_tokenizer, save_captions, save_tower
 from tests.tiny.clip import save_shape as save_clip_shape
 from tests.tiny.lm import save_shape, save_tokenizer
@@ -22,6 +22,10 @@ from vgtools.models.references import load_tokenizer
 from vgtools.tasks.dispatch import read_split
 from vgtools.tasks.table import find_task
 from vgtools.text.blocks import pack
+
+
+def read_rows(path: str | Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -353,7 +357,49 @@ def test_published_files_of_texts_to_evaluate_on_are_not_learned_from(
     assert cli.run(["vokenize", "t.jsonl", *how, "-o", "v.npy"]) == 0
     args = ["v.npy", "--ids", "vg.ids", "--tokens", "c.bert.hdf5", "-o", "c.vg.hdf5", "-q"]
     assert cli.run(["prepare", "hdf5", *args]) == 0
-    args = ["c.bert.hdf5", "c.vg.hdf5", "-t", encoder, "-o", "w.npy", "-q"]
-    assert cli.run(["prepare", "vokens", *args]) == 0
-    with pytest.raises(DataError, match="made of 1 row of splits to evaluate on"):
-        pack("w.npy", tmp_path / "packed", load_tokenizer(encoder), train=True)
+    for given in (["c.vg.hdf5"], []):
+        args = ["c.bert.hdf5", *given, "-t", encoder, "-o", "w.npy", "-q"]
+        assert cli.run(["prepare", "vokens", *args]) == 0
+        with pytest.raises(DataError, match="made of 1 row of splits to evaluate on"):
+            pack("w.npy", tmp_path / "packed", load_tokenizer(encoder), train=True)
+
+
+def test_the_held_out_share_of_a_run_is_its_dev_set(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its texts are rows of "dev", which nothing learns from, with a run and with the same flag."""
+    monkeypatch.chdir(tmp_path)
+    encoder = save_encoder(tmp_path / "encoder", positions=64)
+    rows = [{"a": f"bam {n}", "label": "xy"[n % 2]} for n in range(40)]
+    Path("d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fast = ["--epochs", "1", "--batch-size", "8", "--max-length", "40", "--device", "cpu"]
+    call = ["finetune", "classify", "d.jsonl", "--text", "a", "--hold-out", "0.4", *fast]
+    assert cli.run([*call, "-e", str(encoder), "-q", "-o", "run"]) == 0
+    predicted = read_rows("run/seed-9595/predictions.jsonl")
+    dev = {row["id"] for row in predicted}
+    assert 5 < len(dev) < 30
+    assert cli.run(["prepare", "task", "run", "-o", "t.jsonl"]) == 0
+    texts = read_rows("t.jsonl")
+    assert {row["id"] for row in texts if row["split"] == "dev"} == dev
+    assert sorted(int(row["id"]) for row in texts) == [*range(40)]
+    for split in ("train", "dev"):
+        call = ["prepare", "task", "run", "--split", split, "-o", f"{split}.jsonl"]
+        assert cli.run(call) == 0
+        assert read_rows(f"{split}.jsonl") == [row for row in texts if row["split"] == split]
+    save_tokenizer(tmp_path / "t")
+    save_shape(tmp_path / "s.json")
+    learn = ["--shape", "s.json", "-t", "t", "--block", "16", "--steps", "1", "--device", "cpu"]
+    assert cli.run(["pretrain", "t.jsonl", *learn, "-q", "-o", "lm"]) == Exit.DATA
+    assert "\"split\" is 'dev'" in capfd.readouterr().err
+    assert cli.run(["prepare", "task", "run", "--hold-out", "0.4", "-o", "u.jsonl"]) == Exit.USAGE
+
+
+def test_the_held_out_share_of_a_built_in_task(tmp_path: Path) -> None:
+    file = tmp_path / "commonlit.csv"
+    lines = [f"{n},,,bam dis {n},-0.{n},0.5\n" for n in range(10, 40)]
+    file.write_text("id,url_legal,license,excerpt,target,standard_error\n" + "".join(lines))
+    out = tmp_path / "t.jsonl"
+    call = ["prepare", "task", "commonlit", "--train", str(file), "-o", str(out)]
+    assert cli.run([*call, "--hold-out", "0.4"]) == 0
+    dev = {e.id for e in read_split(find_task("commonlit"), "dev", file, hold_out=0.4)}
+    assert {row["id"] for row in read_rows(out) if row["split"] == "dev"} == dev

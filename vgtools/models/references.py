@@ -304,8 +304,8 @@ def pick_dtype(name: str) -> torch.dtype:
 def fingerprint(tensors: Mapping[str, Tensor] | nn.Module) -> str:
     """Return the sha256 of named tensors: names, dtypes, shapes and bytes, from whatever file.
 
-    The pooler of a text encoder is left out: no system here uses it, and it is random if a
-    checkpoint has none.
+    The pooler of a text encoder is left out: it is random if a checkpoint has none, and only
+    `vg finetune` uses it, whose runs have its fingerprint as well.
     """
     import torch
 

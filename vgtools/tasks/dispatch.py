@@ -189,7 +189,9 @@ def count_splits(
         }
 
 
-def text_rows(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def text_rows(
+    task: Task, files: Mapping[str, str], hold_out: float | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield the text of every example, to retrieve images for: `{"id", "split", "text"}`.
 
     A pair is its two texts joined by a blank. `image` names the image that a text is a caption of,
@@ -202,9 +204,10 @@ def text_rows(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     Args:
         task: the task of the files.
         files: files by split.
+        hold_out: as `read_split`.
 
     Raises:
-        DataError: as `read_examples`.
+        DataError: as `read_split`.
 
     Source: Zhang et al. 2019 (Visual awareness), section 2.3: images are retrieved for the
         encoder's whole input. Li et al. 2020 (VisualBERT), section A.3, and its released code: the
@@ -213,18 +216,20 @@ def text_rows(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         gives VCR's choices the second segment.
     """
     if task.images:
-        yield from _picture_rows(task, files)
+        yield from _picture_rows(task, files, hold_out)
         return
     for split, path in files.items():
-        for example in read_examples(task, path, unlabelled=split.startswith("test")):
+        for example in read_split(task, split, path, hold_out=hold_out):
             row = {"id": example.id, "split": split, "text": example.whole_text}
             yield row if example.image is None else row | {"image": example.image}
 
 
-def _picture_rows(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def _picture_rows(
+    task: Task, files: Mapping[str, str], hold_out: float | None
+) -> Iterator[dict[str, Any]]:
     last: Any = None
     for split, path in files.items():
-        for example in read_examples(task, path, unlabelled=split.startswith("test")):
+        for example in read_split(task, split, path, hold_out=hold_out):
             assert isinstance(example, VisualExample)
             texts = [f"{example.text} {choice}" for choice in example.choices] or [example.text]
             if example.answers:

@@ -420,6 +420,16 @@ class Learner:
         return steps_by_length(inputs.lengths, size, seed, epoch, self.settings["window"])
 
 
+def _pooler_of(tuner: Any) -> str | None:
+    """Return the fingerprint of a network's pooler, which some heads read; None without one.
+
+    The fingerprint of an encoder leaves it out: it belongs to the checkpoint that the encoder is
+    from, and is drawn from the seed where that has none.
+    """
+    parts = {name: part for name, part in tuner.state_dict().items() if "pooler" in name.split(".")}
+    return fingerprint({f"network.{name}": part for name, part in parts.items()}) if parts else None
+
+
 @dataclass
 class FineTuning:
     """One task, one encoder, several seeds.
@@ -446,6 +456,7 @@ class FineTuning:
             name: self.learner.read(name, path, tuner, encoder) for name, path in self.files.items()
         }
         self._start = encoder.identity
+        self._pooler = _pooler_of(tuner)
         self.encoder = {
             "ref": self.ref,
             "fingerprint": encoder.fingerprint,
@@ -475,6 +486,7 @@ class FineTuning:
         return {
             **self.settings,
             "encoder": self._start,
+            **({} if self._pooler is None else {"pooler": self._pooler}),
             "tokenizer": self.encoder["tokenizer"],
             "files": {name: split.digest for name, split in self.splits.items()},
             "device": device.type,

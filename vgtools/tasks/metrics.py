@@ -338,12 +338,15 @@ def bootstrap(
     return np.vstack([whole, _samples([gold, *runs], scores, samples, seed, _dense(groups))])
 
 
-def _effective(groups: Array) -> float:
+def _effective(sizes: Array) -> float:
     """Return how many groups of equal size would vary as much; few large ones count for few.
+
+    Args:
+        sizes: (G,) sizes of the groups.
 
     Source: Kish 1965 (Survey sampling), section 11.7, on unequal weights.
     """
-    sizes = np.unique(groups, return_counts=True)[1].astype(np.float64)
+    sizes = sizes.astype(np.float64)
     return float(sizes.sum() ** 2 / (sizes**2).sum())
 
 
@@ -459,6 +462,7 @@ def paired_bootstrap(
     level: float = 0.95,
     seed: int = 0,
     groups: Array | None = None,
+    sizes: Array | None = None,
 ) -> Difference:
     """Return how much better b is than a on the same items, and how often chance gives as much.
 
@@ -491,6 +495,8 @@ def paired_bootstrap(
         level: share of samples inside the interval.
         seed: seed of the samples; the same seed gives the same interval.
         groups: (N,) numbers of the groups that are drawn whole; None where each item is its own.
+        sizes: (N,) how much each item counts in the statistic, where it is a group whose values
+            were added up; None where all count alike.
 
     Raises:
         ValueError: no items, or not as many of each.
@@ -504,7 +510,9 @@ def paired_bootstrap(
     runs = [run for side in sides for run in side]
     scores = bootstrap(statistic, gold, runs, samples=samples, seed=seed, groups=groups)
     both = np.split(scores, [len(sides[0])], axis=1)
-    count = len(gold) if groups is None else _effective(groups)
+    if groups is not None:
+        sizes = np.unique(groups, return_counts=True)[1]
+    count = len(gold) if sizes is None else _effective(sizes)
     return paired_difference(*both, items=count, level=level, seed=seed)
 
 

@@ -117,19 +117,22 @@ def named_task(name: str) -> Task:
     return find_task(name)
 
 
-def files_of(run: str) -> dict[str, str]:
-    """Return the files of a run by split, each once: the dev set may be a part of another's.
+def files_of(run: str) -> tuple[dict[str, str], float | None]:
+    """Return the files of a run by split, and the share of the training file that is its dev set.
+
+    Without such a share each file comes once, as the first split that it is.
 
     Raises:
         DataError: as `read_run`; or a file has changed since (65).
     """
     files = dict[str, str]()
     info = read_run(run, "finetune")
+    share = info.get("config", {}).get("hold_out")
     for split, facts in info.get("data", {}).items():
-        if facts.get("file") not in files.values():
+        if share is not None or facts.get("file") not in files.values():
             files[split] = str(facts.get("file"))
             check_unchanged(info, files[split], f"{run}/run.json", "name the files that it read")
-    return files
+    return files, share
 
 
 def check_unchanged(info: Mapping[str, Any], file: str, by: str, way_out: str) -> None:

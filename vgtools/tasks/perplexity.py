@@ -60,7 +60,8 @@ def summary(
 ) -> dict[str, Any]:
     """Return the perplexity of a model with its 95 % interval, and its difference from another.
 
-    The difference is paired: a sample draws groups of texts, the same for both.
+    The difference is paired: a sample draws groups of texts, the same for both. Groups of very
+    unequal numbers of masked words count for fewer, as in `paired_bootstrap`.
 
     Args:
         scores: scores of the model.
@@ -88,7 +89,8 @@ def summary(
     nll = mine.nll[asked]
     # Against a likelihood of 1 everywhere, the difference is the value itself, with its interval.
     nothing = np.zeros(len(tokens))
-    found = paired_bootstrap(mean_nll, tokens, nothing, nll, samples=samples, seed=seed)
+    drawn: dict[str, Any] = {"samples": samples, "seed": seed, "sizes": tokens}
+    found = paired_bootstrap(mean_nll, tokens, nothing, nll, **drawn)
     record: dict[str, Any] = {
         "tokens": int(tokens.sum()),
         "nll": found.value,
@@ -98,7 +100,7 @@ def summary(
     }
     if first is not None:
         other = first.within(groups).nll[asked]
-        change = paired_bootstrap(mean_nll, tokens, other, nll, samples=samples, seed=seed)
+        change = paired_bootstrap(mean_nll, tokens, other, nll, **drawn)
         record["difference"] = {
             "nll": change.value,
             "low": change.low,

@@ -100,6 +100,7 @@ def task(
     data: Annotated[str | None, Argument("DATA")] = None,
     *,
     files: TaskFiles,
+    hold_out: Annotated[float | None, Value("SHARE")] = None,
     split: Annotated[str | None, Value("NAME")] = None,
     target: Target,
     quiet: Quiet = False,
@@ -128,6 +129,7 @@ def task(
     Args:
         name: snli, sick, conll-2003 …; or a run of vg finetune, whose task and files they are.
         data: Folder with the task's official files.
+        hold_out: Share of the training file that is the dev set, as in vg finetune.
         split: Keep only this split.
     """
     from vgtools.datasets.rows import save
@@ -140,15 +142,20 @@ def task(
     refuse_if(piped, "-", "only one file can come from a pipe")
     refuse_if(found.own and data, "DATA", "a run names the files of its task")
     given = data or not found.own or any(vars(files).values())
-    splits = find_splits(found, data, **vars(files)) if given else files_of(name)
+    refuse_if(not given and hold_out is not None, "--hold-out", "a run has a share of its own")
+    if given:
+        splits = find_splits(found, data, **vars(files), hold_out=hold_out)
+    else:
+        splits, hold_out = files_of(name)
     if split is not None:
         why = f"expected one of {', '.join(splits)}, got {split!r}"
         refuse_if(split not in splits, "--split", why)
         splits = {split: splits[split]}
     config: dict[str, Any] = {"command": "task", "task": found.name, "splits": list(splits)}
     config |= {"own": definition(found)} if found.own else {}
-    inputs = list(splits.values())
-    rows = text_rows(found, splits)
+    config |= {} if hold_out is None else {"hold_out": hold_out}
+    inputs = list(dict.fromkeys(splits.values()))
+    rows = text_rows(found, splits, hold_out)
     save(rows, target.output, Tally(), "texts", config, inputs, target.restart)
 
 

@@ -298,8 +298,10 @@ class VisualBertPretraining(Pretraining):
         """Return the settings that decide the weights, in addition to the flags that every system
         has.
         """
+        # `sip` reads the pooler, which the fingerprint of an encoder would leave out by its name.
+        parts = {f"model.{name}": part for name, part in self._model.state_dict().items()}
         return {
-            "start": self.shape or identity_of(fingerprint(self._model), self._text.settings),
+            "start": self.shape or identity_of(fingerprint(parts), self._text.settings),
             "tokenizer": tokenizer_fingerprint(self._text.tokenizer),
             "weights": dict(self.weights),
             "regions": self._regions.manifest["files"],

@@ -31,7 +31,7 @@ from vgtools.io.names import is_shards, refuse_stream
 from vgtools.io.output import Output
 from vgtools.io.splits import inherited
 from vgtools.io.streams import read_lines
-from vgtools.io.written import check_made, manifest_beside
+from vgtools.io.written import check_made, is_marked, manifest_beside
 from vgtools.text.blocks import check_range, open_packed
 from vgtools.text.vokens import VokenWriter, check_banks, has_rows, hash_of, hashes_of, rows_of
 
@@ -142,6 +142,36 @@ def _check_tokens(vokens: str, *tokens: str) -> None:
                 raise DataError(f"{why}: other tokens", path)
 
 
+def _vokens_beside(tokens: str) -> str | None:
+    """Return the vokens that vg wrote with these tokens, whose manifest is of both; None without.
+
+    They lie in one folder. The manifest has the facts also where the vokens are gone.
+    """
+    real = Path(os.path.realpath(tokens))
+    for manifest in sorted(real.parent.glob("*.json")):
+        vokens = str(manifest.with_suffix(".hdf5"))
+        if is_marked(manifest) and real.name in manifest_beside(vokens).get("files", {}):
+            return vokens
+    return None
+
+
+def _check_facts(vokens: str, tokenizer: str, level: str | None) -> None:
+    """Refuse files that vg wrote of another tokenizer's tokens, or vokens of the other level.
+
+    Raises:
+        DataError: the manifest has another tokenizer or level than given; both are printed (65).
+    """
+    made = manifest_beside(vokens)
+    source = made.get("tokenizer")
+    found = source.get("sha256") if isinstance(source, dict) else None
+    if found is not None and found != tokenizer:
+        why = f"has tokens of the tokenizer {found}, expected tokens of {tokenizer}"
+        raise DataError(f"{why}; name the first with --tokenizer", vokens)
+    if level is not None and made.get("level", level) != level:
+        why = f"has vokens of the level {made['level']!r:.40}, got --level {level}"
+        raise DataError(why, vokens)
+
+
 def _windows(path: str, total: int, done: int) -> Iterator[Array]:
     """Yield the edges of successive rows after `done` ones: (R + 1,) first tokens, and their end.
 
@@ -199,13 +229,16 @@ def read_vokens(
 
     Raises:
         DataError: files of two corpora, an id that the tokenizer does not have, a voken without an
-            image, or a voken of the other level; with the row.
+            image, or a voken of the other level, with the row; or vg wrote them of tokens of
+            another tokenizer.
     """
     offsets = offsets_beside(tokens)
     for path in (tokens, *([vokens] if vokens else [])):
         check_made(path)
-    if vokens:
-        _check_tokens(vokens, tokens, offsets)
+    written = vokens or _vokens_beside(tokens)
+    if written:
+        _check_tokens(written, tokens, offsets)
+        _check_facts(written, tokenizer["sha256"], level if vokens else None)
     listed = ids or (vokens and _beside(vokens, ".ids"))
     inputs = Inputs([path for path in (tokens, offsets, vokens, listed) if path])
     source = Dataset(tokens, "tokens", 1)
@@ -238,7 +271,7 @@ def read_vokens(
             out.write(rows, found)
             out.commit("")
         facts = {"count": count, "level": level} if vokens else {}
-        out.finish(tokenizer=tokenizer, **facts, **inherited([vokens or tokens]))
+        out.finish(tokenizer=tokenizer, **facts, **inherited([written or tokens]))
         return out.counts
 
 
@@ -296,7 +329,9 @@ def write_vokens(
     if not total:
         raise DataError("holds no token", packed)
     files = [output, _beside(output, ".ids"), tokens, _beside(tokens, ".sent")]
-    with Output(files, {"command": "hdf5"}, inputs=inputs, restart=restart) as out:
+    # Who reads the files back needs these facts, and the level decides the form of the vokens.
+    facts = {key: manifest[key] for key in ("tokenizer", "level") if manifest.get(key)}
+    with Output(files, {"command": "hdf5", **facts}, inputs=inputs, restart=restart) as out:
         if out.complete:
             return None
         done = out.state or {"tokens": 0, "rows": 0}
@@ -332,7 +367,7 @@ def write_vokens(
         out.write(_around("vokens", "<i4", (total,))[1])
         out.write(_around("tokens", "<i4", (total,))[1], 2)
         # Who reads the vokens back does not learn from texts to evaluate on either.
-        out.finish(kind="published-vokens", **done, **inherited([packed]))
+        out.finish(kind="published-vokens", **facts, **done, **inherited([packed]))
         return done
 
 
