@@ -355,7 +355,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_a_seed(
     )
     with monkeypatch.context() as patch:
         patch.setattr(
-            "vgtools.tasks.finetune.fingerprint",
+            "vgtools.tasks.finetune.save_pretrained",
             lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()),
         )
         assert (

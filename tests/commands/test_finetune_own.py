@@ -9,6 +9,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from tests.tiny.tasks import NO, YES, sentences
 from vgtools import cli
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.runs import read_run
-from vgtools.tasks.dispatch import read_examples
+from vgtools.tasks.dispatch import is_held_out, read_examples
 from vgtools.tasks.examples import VisualExample
 from vgtools.tasks.table import Columns, find_task
 
@@ -322,7 +323,12 @@ def test_retrieved_images_are_fused_for_the_texts_of_a_run(
     capfd.readouterr()
     assert vg("prepare", "task", tmp_path / "text", "-q") == 0
     texts = printed(capfd)
-    assert [row["text"] for row in texts] == [f"{text} den" for text, _ in sentences(16)]
+    whole = [f"{text} den" for text, _ in sentences(16)]
+    dev = [is_held_out(str(i), 0.4) for i in range(len(whole))]
+    assert [row["text"] for row in texts if row["split"] == "train"] == [
+        text for text, held_out in zip(whole, dev, strict=True) if not held_out
+    ]
+    assert [row["text"] for row in texts if row["split"] == "dev"] == list(compress(whole, dev))
     jsonl(tmp_path / "found.jsonl", ({"text": row["text"], "images": [1]} for row in texts))
     save_feats(tmp_path / "feats.npy")
     seen = ["--retrieved", tmp_path / "found.jsonl", "--feats", tmp_path / "feats.npy"]
@@ -625,6 +631,30 @@ def test_rows_without_labels_are_predicted(encoder: Path, tmp_path: Path) -> Non
         assert vg(*words) == 0
         found = rows(tmp_path / kind / "seed-9595/predictions.test.jsonl")
         assert [(row["id"], "label" in row) for row in found] == [("0", False), ("1", False)]
+
+
+def test_rows_that_have_only_numbers_are_scored_in_their_order(
+    encoder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Labels that come later have the texts that were predicted, as the run's hash says."""
+    for kind, names, given in (
+        ("classify", ("text", "label"), [("a", "x"), ("b", "y"), ("c", "x")]),
+        ("regress", ("text", "label"), [("a", "1"), ("b", "2"), ("c", "4")]),
+        ("tag", ("text", "tags"), [("a b", "N V"), ("c", "N"), ("d", "V")]),
+    ):
+        gold = table(tmp_path / "gold.csv", names, given)
+        bare = table(tmp_path / "bare.csv", names[:1], (row[:1] for row in given))
+        words = ["finetune", kind, gold, "--dev", gold, "--test", bare, "-e", encoder, *FAST]
+        assert vg(*words, "-q", "-o", tmp_path / kind) == 0
+        made = tmp_path / kind / "seed-9595/predictions.test.jsonl"
+        capfd.readouterr()
+        assert vg("score", tmp_path / kind, made, "--gold", gold) == 0
+        reverse = table(tmp_path / "reverse.csv", names, given[::-1])
+        assert vg("score", tmp_path / kind, made, "--gold", reverse) == 65
+        out = capfd.readouterr()
+        assert f"{reverse}: its texts have sha256 " in out.err
+        assert read_run(tmp_path / kind)["data"]["test"]["sha256"] in out.err
+        assert len(out.out.splitlines()) == 1
 
 
 def test_a_pipe_needs_labels_that_are_named(

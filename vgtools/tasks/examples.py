@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -81,6 +81,13 @@ def hash_of(examples: Iterable[Example]) -> str:
     return hashlib.sha256("\n".join(sorted(map(repr, examples))).encode()).hexdigest()
 
 
+def without_labels(examples: Iterable[Example]) -> Iterator[Example]:
+    """Yield the examples as a file without labels has them."""
+    for example in examples:
+        labels: dict[str, Any] = {x.name: x.default for x in fields(example) if x.name in _LABELS}
+        yield replace(example, **labels)
+
+
 @dataclass(frozen=True, slots=True)
 class VisualExample(Example):
     """One item of a task with pictures, named as in the data set, without folder and suffix."""
@@ -92,6 +99,7 @@ class VisualExample(Example):
     line: int | None = field(default=None, repr=False)  # line of the file, for messages
 
 
+_LABELS = {"label", "answers", "is_impossible", "tags", "target", "boxes"}  # every kind has some
 _SHOWN = 20  # labels that are listed with their share
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from vgtools.io.errors import DataError
 from vgtools.io.files import dumps, final_path, read_json
+from vgtools.io.names import is_stream
 from vgtools.io.output import Output
 from vgtools.io.own import atomic_write, open_stream
 from vgtools.models.sealed import check_predictions
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
-from vgtools.tasks.examples import Example
+from vgtools.tasks.examples import Example, hash_of, without_labels
 from vgtools.tasks.kinds import answer, classify
 from vgtools.tasks.kinds.choice import joint_scores
 from vgtools.tasks.kinds.choice import submission as leaderboard
@@ -60,6 +62,8 @@ def score_saved(
 
     saved = list(read_predictions(task, path))
     rows = with_answers(saved)
+    if gold is not None and not any("label" in row for row in rows):
+        _check_gold(task, path, gold)
     has_threshold = task.unanswerable and all("no_answer" in row for row in rows)
     at = threshold if has_threshold else None
     scores = score_predictions(task, rows, examples(task), threshold=at, file=path)
@@ -76,6 +80,30 @@ def score_saved(
             if not out.complete:
                 out.finish(kind="predictions", task=task.name, rows=len(saved))
     open_stream("-").write(dumps({"task": task.name, **scores}))
+
+
+def _check_gold(task: Task, path: str, gold: str) -> None:
+    """Refuse labels of other texts than a run predicted, where ids are no more than row numbers.
+
+    Then only the texts show whether both are in one order. The run has a hash of its texts without
+    labels; predictions that have labels are compared with the gold's by `gather`.
+
+    Raises:
+        DataError: the texts have another hash than the run's (65, both).
+    """
+    real = Path(os.path.realpath(path))
+    split = real.stem.partition(".")[2] or "dev"  # of predictions.jsonl, predictions.test.jsonl
+    run = real.parent.parent / "run.json"
+    if path == "-" or is_stream(gold) or not run.is_file():
+        return
+    made = read_json(run).get("data", {}).get(split, {}).get("sha256")
+    examples = list(read_examples(task, gold))
+    numbered = all(example.id == str(number) for number, example in enumerate(examples))
+    bare = hash_of(without_labels(examples))
+    if numbered and made not in (None, bare, hash_of(examples)):
+        why = f"its texts have sha256 {bare}, those that were predicted {made} (by {run})"
+        way_out = "give the rows of the file that was predicted, in its order, or name an id column"
+        raise DataError(f"{why}; {way_out}", gold)
 
 
 def _require_run_of(name: str, path: str) -> None:
