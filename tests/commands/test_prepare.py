@@ -331,6 +331,11 @@ def test_entities_coco_and_visual_genome(vg: Runner, flickr: Path) -> None:
             "url": "https://x.org/VG_100K/1.jpg",
         }
     ]
+    (flickr / "mine.jsonl").write_text("mine")
+    words = ["image_data.json", "--regions", "r.json", "--images", "photos"]
+    words += ["--images-out", "new.jsonl", "-o", "mine.jsonl"]
+    assert vg("prepare", "visual-genome", *words, cwd=flickr).returncode == 73
+    assert sorted(path.name for path in flickr.glob("new*")) == []  # neither is written
     done = vg("prepare", "visual-genome", "image_data.json", "--images-out", "-", cwd=flickr)
     assert [row["image"] for row in jsonl(done.stdout)] == ["vg_nococo/1", "vg_nococo/3"]
 

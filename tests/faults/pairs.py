@@ -522,6 +522,11 @@ PAIRS = (
         other("published/c.vg.hdf5", "published/other.vg.hdf5"),
         COUNTS,
     ),
+    Pair(
+        "prepare vokens: tokens × tokenizer",
+        "prepare-vokens",
+        made_with("published/c.vg.json", "tokenizer"),
+    ),
     Pair("prepare vokens: tokens × sentences", "prepare-vokens", shorter("published/c.t.sent")),
     Pair(
         "prepare visual-genome-boxes: images × regions",

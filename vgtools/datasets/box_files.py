@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vgtools.datasets.annotations import coco
-from vgtools.datasets.rows import size_ratio
-from vgtools.images.boxes import Boxes, box_fault, clip, placeholder_confidence
+from vgtools.images.boxes import Boxes, box_fault, clip, placeholder_confidence, size_ratio
 from vgtools.images.regions import duplicate_image, parse_boxes
 from vgtools.images.sources import ImageError
 from vgtools.io.arrays import Array

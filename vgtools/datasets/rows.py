@@ -267,26 +267,10 @@ def _photo_size(path: str) -> tuple[int, int]:
         raise DataError(f"cannot be read as a picture: {error}", path) from None
 
 
-def size_ratio(declared: tuple[int, int], size: tuple[int, int]) -> tuple[float, float]:
-    """Return the factors from the declared (width, height) of a picture to its real one.
-
-    Data sets are often passed on with smaller photos.
-
-    Raises:
-        ValueError: the two sizes have different shapes.
-    """
-    x = size[0] / declared[0]
-    y = size[1] / declared[1]
-    if abs(size[0] - declared[0] * y) > 2 + 0.02 * size[0]:  # rounding a side to pixels gives less
-        raise ValueError(
-            f"is {size[0]}×{size[1]}, but its annotation is for {declared[0]}×{declared[1]}: "
-            "another picture, or cropped"
-        )
-    return x, y
-
-
 def _scaled(row: Row, path: str) -> Row:
     """Return a row with its boxes in the pixels of the photo at `path`."""
+    from vgtools.images.boxes import size_ratio
+
     size = _photo_size(path)
     try:
         ratio = size_ratio((row["width"], row["height"]), size)

@@ -134,6 +134,24 @@ def iou(boxes_a: Array, boxes_b: Array) -> Array:
     return np.asarray(shared / (area_a[:, None] + area_b[None] - shared))
 
 
+def size_ratio(declared: tuple[float, float], size: tuple[float, float]) -> tuple[float, float]:
+    """Return the factors from the declared (width, height) of a picture to its real one.
+
+    Data sets are often passed on with smaller photos.
+
+    Raises:
+        ValueError: the two sizes have different shapes.
+    """
+    x = size[0] / declared[0]
+    y = size[1] / declared[1]
+    if abs(size[0] - declared[0] * y) > 2 + 0.02 * size[0]:  # rounding a side to pixels gives less
+        raise ValueError(
+            f"is {size[0]:g}×{size[1]:g}, but its annotation is for "
+            f"{declared[0]:g}×{declared[1]:g}: another picture, or cropped"
+        )
+    return x, y
+
+
 def box_fault(boxes: Array, width: float, height: float) -> str | None:
     """Return the fault of the first box that cannot be a region of a picture, or None.
 

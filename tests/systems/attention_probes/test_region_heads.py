@@ -429,9 +429,9 @@ def test_a_bad_phrase_is_named(tmp_path: Path, change: dict[str, Any], message: 
 def test_gold_boxes_follow_the_size_of_the_picture(tmp_path: Path) -> None:
     sets = t.region_sets(1)
     regions = open_regions(t.save_regions(tmp_path / "r.npy", sets))
-    row = {"image": "photo0.jpg", "text": "bam", "width": 400, "height": 200}
+    row = {"image": "photo0.jpg", "text": "bam", "width": 400, "height": 400}
     row["phrases"] = [
-        {"start": 0, "end": 3, "boxes": [[40, 20, 400, 100]]},
+        {"start": 0, "end": 3, "boxes": [[40, 40, 400, 200]]},
         {"start": 0, "end": 1, "boxes": []},
     ]
     caption = read_caption(row, "all", regions, "x", 1)
@@ -439,6 +439,9 @@ def test_gold_boxes_follow_the_size_of_the_picture(tmp_path: Path) -> None:
     assert [b.tolist() for b in caption.boxes] == [[[10, 10, 100, 50]]]
     with pytest.raises(DataError, match=r"no regions of the image 'lost\.jpg'"):
         read_caption(row | {"image": "lost.jpg"}, "all", regions, "x", 1)
+    why = r"r\.npy has a picture 'photo0\.jpg' that is 100×100, but its annotation is for 800×400"
+    with pytest.raises(DataError, match=why):
+        read_caption(row | {"width": 800}, "all", regions, "x", 1)
 
 
 def test_models_that_cannot_be_read_are_refused(tmp_path: Path) -> None:

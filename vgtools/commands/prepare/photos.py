@@ -35,7 +35,7 @@ class PhotoFlags:
 
         Raises:
             typer.BadParameter: no photos to list, or the two outputs would share a manifest.
-            DataError: the list cannot be written there.
+            DataError: one of them cannot be written there.
         """
         from vgtools.io.names import is_stream, manifest_path
         from vgtools.io.output import check_place
@@ -51,8 +51,9 @@ class PhotoFlags:
         one, other = sorted(map(os.path.realpath, (self.images_out, output)))
         why = f"is a name that vg may use while it writes -o {output}; choose another"
         refuse_if(other.startswith(f"{one}."), "--images-out", why)
-        if not is_stream(self.images_out):
-            check_place(self.images_out, inputs)
+        for path in (self.images_out, output):  # the first is written before the second is opened
+            if path and not is_stream(path):
+                check_place(path, inputs)
 
     def open(self) -> Folder | None:
         """Return the folder of the photos; None without --images."""

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.images.boxes import box_fault, clip, iou
+from vgtools.images.boxes import box_fault, clip, iou, size_ratio
 from vgtools.images.regions import Regions, RegionSet, backbone_of
 from vgtools.io.arrays import Array, padded, ranges
 from vgtools.io.errors import DataError, Tally
@@ -89,7 +89,8 @@ def read_caption(
     its own ("width", "height"). A photo without a region gives None.
 
     Raises:
-        DataError: a span outside the text, an invalid box, or a photo that the regions do not have.
+        DataError: a span outside the text, an invalid box, or a photo that the regions do not have,
+            or have in another shape.
     """
     image, text, phrases = row["image"], row["text"], row.get("phrases", [])
     if image not in regions:
@@ -103,7 +104,13 @@ def read_caption(
     if not all(type(size) in (int, float) and size > 0 for size in (width, height)):
         why = f'"width" and "height" are {[width, height]}, expected the size in pixels'
         raise DataError(why, path, line)
-    scale = np.array([region_set.width / width, region_set.height / height] * 2)
+    try:
+        ratio = size_ratio((width, height), (region_set.width, region_set.height))
+    except ValueError as error:
+        raise DataError(
+            f"{regions.path} has a picture {image!r:.80} that {error}", path, line
+        ) from None
+    scale = np.array(ratio * 2)
     spans: list[tuple[int, int]] = []
     golds: list[Array] = []
     for number, phrase in enumerate(phrases if isinstance(phrases, list) else [None], 1):

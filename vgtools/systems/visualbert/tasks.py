@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vgtools.images.boxes import iou
+from vgtools.images.boxes import iou, size_ratio
 from vgtools.images.regions import Regions, RegionSet, open_regions, pick
 from vgtools.io.arrays import Array, padded
 from vgtools.io.errors import DataError
@@ -211,7 +211,7 @@ def _gold_boxes(
     """Return the boxes of the phrases of each caption, in the pixels of the regions.
 
     Raises:
-        DataError: a picture has no region.
+        DataError: a picture has no region, or another shape than the boxes'.
     """
     golds = list[list[Array]]()
     for phrases, (image,) in zip(text.phrases, images, strict=True):
@@ -220,14 +220,18 @@ def _gold_boxes(
         if not len(seen):
             why = f"{region_input.regions.path} holds a picture without a region: {image!r:.80}"
             raise DataError(why, path, examples[0].line)
-        golds.append([np.array(e.boxes, np.float64) * _scale(e, seen) for e in examples])
+        try:
+            golds.append([np.array(e.boxes, np.float64) * _scale(e, seen) for e in examples])
+        except ValueError as error:
+            why = f"{region_input.regions.path} has a picture {image!r:.80} that {error}"
+            raise DataError(why, path, examples[0].line) from None
     return golds
 
 
 def _scale(example: VisualExample, seen: RegionSet) -> Array:
     """Return the factors from boxes of the data set to pixels of the regions' picture, (4,)."""
-    width, height = example.size or (seen.width, seen.height)
-    return np.array([seen.width / width, seen.height / height] * 2)
+    size = (seen.width, seen.height)
+    return np.array(size_ratio(example.size or size, size) * 2)
 
 
 def _with_mask(text: TaskInputs, mask: int) -> TaskInputs:
