@@ -280,17 +280,9 @@ def _bank() -> None:
     ]
     _jsonl(Path("captions.phrases.jsonl"), shown)
     _parses(Path("captions.conllu"), (caption["text"] for caption in captions))
-    _run(
-        "vokenize",
-        "text.txt",
-        "--index",
-        "vg.faiss",
-        "--device",
-        "cpu",
-        "-q",
-        "-o",
-        "v.jsonl",
-    )
+    for name in ("v.jsonl", "v2.jsonl"):
+        flags = ("--index", "vg.faiss", "--device", "cpu", "-q")
+        _run("vokenize", "text.txt", *flags, "-o", name)
     settings = 'text = "in/text.txt"\nindex = ["in/vg.faiss"]\ndevice = "cpu"\nquiet = true\n'
     Path("vokenize.toml").write_text(settings)
     for k, name in ((4, "found.jsonl"), (2, "found2.jsonl")):
@@ -361,6 +353,10 @@ def _words() -> None:
     pairs = list(pairwise(names))
     judged = (f"{a}\t{b}\t{n % 7}\n" for n, (a, b) in enumerate(pairs))
     Path("judged.tsv").write_text("".join(judged))
+    seen = [
+        " ".join(names[(i * step + step) % len(names)] for step in (1, 5, 7)) for i in range(60)
+    ]
+    _jsonl(Path("looks.jsonl"), [{"image": f"image{i:03}", "text": t} for i, t in enumerate(seen)])
     texts = (f"{a} {b}\t{b}\t{n % 5}\n" for n, (a, b) in enumerate(pairs))
     Path("rated.tsv").write_text("sentence1\tsentence2\tscore\n" + "".join(texts))
     for number in ("", "2"):

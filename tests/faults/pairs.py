@@ -288,6 +288,7 @@ _FIND = (
 )
 _GENOME = CALLS["prepare-genome"].argv.replace("--images-out i.jsonl ", "")
 _LIST = "prepare regions in/sets/lxmert.tsv --labels in/sets/names.txt -o r.npy"
+_LOOKS = "measure in/words.npy --on in/looks.jsonl --feats in/feats.npy --samples 100 --offline"
 _LIKE = "measure in/words.npy in/words2.npy --on in/judged.tsv --samples 100 --offline"
 _LEARN = (
     "probe-attention text in/scenes.jsonl -e in/encoder --parser in/scenes.conllu --samples 20"
@@ -383,10 +384,16 @@ PAIRS = (
         code=Exit.CONFIG,
     ),
     Pair(
+        "revokenize: vokens × vokens",
+        "revokenize in/v.jsonl in/v2.jsonl -t in/tokenizer -o r.npy",
+        edit("v2.json", r'("vg.faiss": {[^}]*"sha256": ")\w+', r"\g<1>" + "0" * 64),
+    ),
+    Pair(
         "measure: items × items",
         "measure in/rated.jsonl in/rated2.jsonl --samples 100",
         edit("rated2.json", r'("rated.tsv": ?")\w+', r"\g<1>" + "0" * 64),
     ),
+    Pair("measure: captions × features", _LOOKS, features("feats"), SAME),
     Pair("measure: pairs × word vectors", _LIKE, features("words2"), SAME),
     Pair("probe-attention text: texts × word vectors", _LEARN, lines("words.vec", head=1), SAME),
     Pair("prepare: captions × photos", "prepare-flickr8k", refiled("sets/photos"), SAME),

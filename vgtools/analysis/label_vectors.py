@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.errors import DataError, Exit
+from vgtools.io.errors import DataError
 from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
 from vgtools.io.process import Progress
@@ -18,7 +18,7 @@ from vgtools.io.streams import read_windows
 from vgtools.io.written import manifest_beside
 from vgtools.text.ngrams import NewIds, PairCounts
 from vgtools.text.tokens import word_spans
-from vgtools.text.vokens import is_packed, parse_rows
+from vgtools.text.vokens import parse_rows, refuse_packed
 from vgtools.text.word_vectors import KIND
 
 _BLOCK = 1 << 22  # numbers of the vectors that are written at a time
@@ -43,9 +43,7 @@ def count_labels(
     Raises:
         DataError: a row is not a voken row; or the file is packed, which has no words (usage).
     """
-    if is_packed(path):
-        why = "has token ids, not words; give the voken rows (.jsonl) that it was made from"
-        raise DataError(why, path, code=Exit.USAGE)
+    refuse_packed(path)
     manifest_beside(path)  # A damaged manifest is refused before hours of counting.
     ids = NewIds()
     pairs = PairCounts(memory)

@@ -71,8 +71,10 @@ def revokenize(
     from vgtools.batch import run
     from vgtools.io.inputs import Inputs
     from vgtools.io.written import manifest_beside
-    from vgtools.text.vokens import no_collection
+    from vgtools.text.vokens import no_collection, refuse_packed
 
+    for path in files:
+        refuse_packed(path)
     forms = (*run.ROWS, ".npy")
     run.check_target(files, target, target.workers, forms=forms, limit=limit is not None)
     shards = target.output.endswith("/")  # may be larger than one can hash
@@ -130,8 +132,10 @@ def _origin(
 
     body = made[0]
     for path, other in zip(files, made, strict=True):
-        if bank_of(other) != bank_of(body):
-            raise DataError(f"has vokens of another image bank than {files[0]}", path)
+        own, first = (", ".join(bank_of(bank).values()) or "not known" for bank in (other, body))
+        if own != first:
+            why = f"has vokens of another image bank than {files[0]}: sha256 {own}, not {first}"
+            raise DataError(why, path)
     origin = {"index_sha256": body["config"]["index_sha256"]} if bank_of(body) else {}
     facts = {"count": body["count"]} if isinstance(body.get("count"), int) else {}
     if all(other.get("score") == "probability" for other in made):

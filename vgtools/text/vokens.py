@@ -65,6 +65,17 @@ def is_packed(path: str | Path) -> bool:
     return str(path).rstrip("/").endswith(".npy")
 
 
+def refuse_packed(path: str | Path) -> None:
+    """Refuse the packed form where the words of rows are asked for.
+
+    Raises:
+        DataError: the name belongs to the packed form (usage).
+    """
+    if is_packed(path):
+        why = "has token ids, not words; give the voken rows (.jsonl) that it was made from"
+        raise DataError(why, path, code=Exit.USAGE)
+
+
 def bank_of(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return the files of the index of vokens, name -> sha256, as their manifest has them."""
     config = manifest.get("config")
