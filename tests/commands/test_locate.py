@@ -136,7 +136,7 @@ def test_heat_of_rows_to_evaluate_on_is_not_learned_from(
             refuse_held_out(row, out, line)
     # Where the manifest of the queries counts them, so does the manifest of the heat.
     write_manifest(queries, [queries], held_out=2)
-    assert locate(files, queries, "-o", out, "--restart") == 0
+    assert locate(files, queries, "-o", out) == 0
     assert json.loads((tmp_path / "heat.json").read_text())["held_out"] == 2
 
 

@@ -16,6 +16,7 @@ from tests.tiny.lm import exchange_words
 from tests.tiny.translation import pairs, save_model, save_pairs, save_tokenizer
 from vgtools.cli import run
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import write_manifest
 from vgtools.io.splits import refuse_held_out
 from vgtools.models import seq2seq
 from vgtools.models.runs import read_run
@@ -92,6 +93,10 @@ def test_translations_of_rows_to_evaluate_on_are_not_learned_from(
     for name in ("a.txt", "c.txt", "d.jsonl"):
         with pytest.raises(DataError, match="made of 3 rows of splits to evaluate on"):
             refuse_held_out({}, tmp_path / name, 1)
+    # The manifest of the lines changes, and not a byte of them.
+    write_manifest(lines, [lines], held_out=2)
+    assert vg("translate", model, lines, "-o", tmp_path / "c.txt", *short) == 0
+    assert json.loads((tmp_path / "c.json").read_text())["held_out"] == 2
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer.json"])

@@ -17,6 +17,8 @@ from tests.tiny.runs import refused
 from tests.tiny.visual import open_tiny
 from vgtools import cli
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import write_manifest
+from vgtools.io.output import Output
 from vgtools.io.splits import refuse_held_out
 from vgtools.models.references import load_tokenizer
 from vgtools.tasks.dispatch import read_split
@@ -319,6 +321,105 @@ def test_no_column_of_splits_is_overlooked(
     with pytest.raises(DataError, match="\"split\" is 'TRIAL'") as caught:
         list(read_split(find_task(task), "train", path))
     assert (caught.value.line, caught.value.code) == (3, Exit.DATA)
+
+
+_MADE_OF_LINES = {
+    "wikitext": "prepare wikitext lines.txt -o w.txt",
+    "sentences": "prepare sentences lines.txt -o s.txt",
+    "vokenize": "vokenize lines.txt --index {tiny}/vg.faiss --device cpu -o v.npy",
+    "retrieve": "retrieve lines.txt --index {tiny}/vg.faiss --device cpu -o r.jsonl",
+    "vokenize-shards": "vokenize lines.txt --index {tiny}/vg.faiss --device cpu -o v.npy/",
+    "retrieve-shards": "retrieve lines.txt --index {tiny}/vg.faiss --device cpu -o r.jsonl/",
+    "revokenize": "revokenize vokens.jsonl -t {tiny}/encoder -o w.npy",
+    "published": "prepare vokens t.bert.hdf5 -t {tiny}/encoder -o p.npy",
+}
+
+
+def mark(path: Path, held_out: int) -> None:
+    """Count rows to evaluate on in the manifest of a file, as when it is made with another flag."""
+    write_manifest(path, [path], **({"held_out": held_out} if held_out else {}))
+
+
+@pytest.mark.parametrize("command", _MADE_OF_LINES)
+def test_a_text_that_is_marked_later_makes_its_outputs_again(
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    """The bytes of the text are the same; whoever learns from the output must know of the mark."""
+    monkeypatch.chdir(tmp_path)
+    Path("lines.txt").write_text("Bam. Bet.\nbam bis\n")
+    how = ["--index", str(tiny / "vg.faiss"), "--device", "cpu", "-q"]
+    assert cli.run(["vokenize", "lines.txt", *how, "-o", "vokens.jsonl"]) == 0
+    assert cli.run(["vokenize", "lines.txt", *how, "-o", "t.npy"]) == 0
+    to_hdf5 = ["prepare", "hdf5", "t.npy", "--ids", str(tiny / "vg.ids"), "-q"]
+    assert cli.run([*to_hdf5, "--tokens", "t.bert.hdf5", "-o", "t.vg.hdf5"]) == 0
+    source = Path(
+        {"revokenize": "vokens.jsonl", "published": "t.bert.hdf5"}.get(command, "lines.txt")
+    )
+    words = [*_MADE_OF_LINES[command].format(tiny=tiny).split(), "-q"]
+    made = Path(words[words.index("-o") + 1].rstrip("/")).with_suffix(".json")
+    for held_out in (0, 2, 3, 0):
+        mark(source, held_out)
+        if "shards" in command and held_out != 0:
+            # Whoever completes a folder of many hours decides whether its shards are made again.
+            assert cli.run(words) == Exit.CONFIG
+            refused(capfd, f"the input lines.txt changed: held_out was", f"is now {held_out}")
+        restart = ["--restart"] * ("shards" in command)
+        assert cli.run([*words, *restart]) == 0
+        assert json.loads(made.read_text()).get("held_out", 0) == held_out
+        time = made.stat().st_mtime_ns
+        assert cli.run(words) == 0
+        assert made.stat().st_mtime_ns == time  # up to date
+
+
+def test_a_text_that_is_marked_later_stops_what_was_begun_with_it(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    lines = tmp_path / "lines.txt"
+    lines.write_text("bam bet bis\n" * 40)
+    mark(lines, 0)
+    run = tmp_path / "run"
+    args = ["pretrain", str(lines), *SYSTEMS[""].split(), "--steps", "1", "--device", "cpu", "-q"]
+    args += ["--block", "16"]
+    assert cli.run([*args, "-o", str(run)]) == 0
+    mark(lines, 7)
+    assert cli.run([*args, "-o", str(run)]) == Exit.CONFIG
+    refused(capfd, "lines.txt: its manifest changed since the run read it", "counted 0", "now 7")
+    # An output that was stopped after some rows.
+    out = str(tmp_path / "out.jsonl")
+    with Output([out], {}, inputs=[lines]) as begun:
+        begun.write(b"x")
+        begun.commit({"rows": 1})
+    mark(lines, 8)
+    with pytest.raises(DataError, match="that is being resumed: it counted 7 .*, now 8") as caught:
+        Output([out], {}, inputs=[lines]).__enter__()
+    assert caught.value.code == Exit.CONFIG
+
+
+@pytest.mark.parametrize(
+    ("command", "form"),
+    [("retrieve", "rows.jsonl"), ("vokenize", "rows.jsonl"), ("vokenize", "rows.npy")],
+)
+def test_the_mark_of_one_text_among_several_is_kept_by_shards(
+    tiny: Path, tmp_path: Path, command: str, form: str
+) -> None:
+    texts = [tmp_path / f"{name}.txt" for name in "abc"]
+    for text, held_out in zip(texts, (0, 2, 3), strict=True):
+        text.write_text("bam bet\nbis\n")
+        mark(text, held_out)
+    args = [command, *map(str, texts), "--index", str(tiny / "vg.faiss"), "--device", "cpu", "-q"]
+    for number, ending in enumerate(("", "/")):
+        out = f"{tmp_path}/{number}.{form}{ending}"
+        assert cli.run([*args, "-o", out, *(["--shard-size", "9"] * bool(ending))]) == 0
+        assert json.loads((tmp_path / f"{number}.rows.json").read_text())["held_out"] == 5
+    assert len(list((tmp_path / f"1.{form}").glob("*.json"))) > 3  # of shards, and the plan
 
 
 @pytest.mark.parametrize("form", ["jsonl", "npy"])

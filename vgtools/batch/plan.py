@@ -21,6 +21,7 @@ from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import config_difference, plain_json, sha256_file
 from vgtools.io.folders import Shards
 from vgtools.io.names import file_of, is_compressed, is_shards, is_table, is_unnamed, is_url
+from vgtools.io.splits import held_out_in
 from vgtools.io.streams import Piece, open_read
 from vgtools.io.written import check_made, seal
 
@@ -33,6 +34,7 @@ class PlannedInput(NamedTuple):
     sha256: str  # hash of its bytes or of the listing, or the version that a store gives an object
     unit: Literal["byte", "shard", "image", "whole"]
     units: int
+    held_out: int = 0  # rows to evaluate on, by its manifest: what is made of it has the count
 
 
 def text_source(path: str) -> PlannedInput:
@@ -50,7 +52,8 @@ def text_source(path: str) -> PlannedInput:
     file = file_of(path)
     if is_shards(file):
         shards = Shards(file)
-        return PlannedInput(path, shards.bytes, shards.sha256, "shard", len(shards))
+        units, held_out = len(shards), held_out_in(file)
+        return PlannedInput(path, shards.bytes, shards.sha256, "shard", units, held_out)
     if is_url(file):
         size, sha256 = remote.facts(file)
     else:
@@ -58,9 +61,10 @@ def text_source(path: str) -> PlannedInput:
         sha256 = sha256_file(file)
         check_made(file, sha256)  # whoever makes a shard reads only a part
         size = os.path.getsize(file)
+    held_out = held_out_in(file)
     if is_compressed(file) or is_table(path):
-        return PlannedInput(path, size, sha256, "whole", 1)
-    return PlannedInput(path, size, sha256, "byte", size)
+        return PlannedInput(path, size, sha256, "whole", 1, held_out)
+    return PlannedInput(path, size, sha256, "byte", size, held_out)
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,13 @@ class ShardPlan:
 
     def record(self) -> dict[str, Any]:
         """Return the contents of `plan.json`."""
-        inputs = [source._replace(path=os.path.basename(source.path)) for source in self.sources]
-        body = {"config": self.config, "inputs": [source._asdict() for source in inputs]}
+        inputs = [
+            {**source._asdict(), "path": os.path.basename(source.path)} for source in self.sources
+        ]
+        for entry in inputs:
+            if not entry["held_out"]:
+                del entry["held_out"]
+        body = {"config": self.config, "inputs": inputs}
         return plain_json(body | {"shard_size": self.shard_size})
 
     def check_same(self, before: Mapping[str, Any], folder: str) -> None:
@@ -158,5 +167,8 @@ class ShardPlan:
         """Refuse to commit a shard of a text that changed while it was read."""
         for path in {piece.path for piece in pieces}:
             source = next(source for source in self.sources if source.path == path)
-            if source.unit in ("byte", "whole") and text_source(path)[:3] != source[:3]:
+            if source.unit not in ("byte", "whole"):
+                continue
+            now = text_source(path)._replace(unit=source.unit, units=source.units)
+            if now != source:
                 raise DataError("changed while it was read", path, code=Exit.CONFIG)

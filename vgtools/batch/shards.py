@@ -63,7 +63,9 @@ _BESIDE = (".npy", ".ids", ".rows.npy", ".regions.jsonl", ".errors.jsonl")
 _IS_COMMIT = own.begins(b'{"shard":')  # or the list of all
 _PLAN = {
     "config": dict,
-    "inputs": [{"path": str, "bytes": SIZE, "sha256": str, "unit": str, "units": SIZE}],
+    "inputs": [
+        {"path": str, "bytes": SIZE, "sha256": str, "unit": str, "units": SIZE, "held_out?": SIZE}
+    ],
     "shard_size": SIZE,
 }
 OpenOutput = Callable[..., Any]  # `Output`, or a function with its parameters
@@ -189,7 +191,8 @@ class _Total:
 
     def add(self, record: dict[str, Any]) -> None:
         """Count a commit, and take from it the entries that the list does not have."""
-        self.facts = self.facts or record["facts"]
+        # A text that not every shard is made of may have a mark that others lack.
+        self.facts = {**record["facts"], **self.facts}
         self.counts.update(record["counts"])
         self.made_by[orjson.dumps([record["versions"], record["device"]])] += 1
         self.size += sum(file["bytes"] for file in record["files"].values())
@@ -421,6 +424,9 @@ class ShardedOutput:
         files = {os.path.basename(self.folder): total.listed}
         config = storable(dict(self.plan.config))
         facts = {**total.facts, **total.counts, **about, "made_by": total.makers()}
+        if "held_out" in facts:
+            marked = sum(source.held_out for source in self.plan.sources)
+            facts["held_out"] = max(facts["held_out"], marked)
         body = manifest_bytes(files, inputs, config=config, **facts)
         places.write_beside(manifest_of(self.folder), body)
 

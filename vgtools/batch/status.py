@@ -30,7 +30,10 @@ def folder_status(path: str) -> dict[str, Any]:
     if body is None:
         why = f"holds no {PLAN}: expected a folder of shards, such as X.npy/"
         raise DataError(why, path, code=Exit.NO_INPUT)
-    sources = [PlannedInput(*map(one.get, PlannedInput._fields)) for one in body["inputs"]]
+    known = PlannedInput._fields
+    sources = [
+        PlannedInput(**{key: one[key] for key in known if key in one}) for one in body["inputs"]
+    ]
     shards = ShardedOutput(folder, ShardPlan(body["config"], sources, body["shard_size"]))
     sizes = places.sizes(folder)
     times = list[float]()

@@ -10,11 +10,15 @@ from typing import Any
 from vgtools.io.errors import DataError, Exit, amount, name_of, storable
 from vgtools.io.files import config_difference, identity
 from vgtools.io.names import file_of, split_table
+from vgtools.io.splits import inherited
 from vgtools.io.trust import stamp
 
 
 class Inputs:
     """The inputs of a command as they are when it starts, before it reads them.
+
+    The manifest of an input may count rows to evaluate on, and outputs take the count over: it is a
+    part of the input, like its bytes.
 
     Args:
         paths: files, hashed here; for a folder, a pipe or `-` only the name is known.
@@ -33,7 +37,7 @@ class Inputs:
         self.facts = storable(facts)
         # Before the hash: a file that changes while it is hashed has another stamp at the end.
         self._stamps = [stamp(file_of(path)) for path in self.paths]
-        self._entries = [identity(path) for path in self.paths]
+        self._entries = [identity(path) | inherited([path]) for path in self.paths]
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -61,15 +65,15 @@ class Inputs:
             before: a `record` of them.
 
         Raises:
-            DataError: a file has another content than it had (78, both hashes), or a fact differs.
+            DataError: a file has another content than it had (78, both hashes), counts other rows
+                to evaluate on, or a fact differs.
         """
         if len(before["files"]) != len(self.paths):
             why = f"the run that is being resumed read {amount(len(before['files']), 'file')}"
             why += f", this one reads {len(self.paths)}; --restart starts over"
             raise DataError(why, code=Exit.CONFIG)
         for path, old, new in zip(self.paths, before["files"], self._entries, strict=True):
-            if old.get("sha256") != new.get("sha256"):
-                raise _changed(path, "changed since the run that is being resumed", old, new)
+            _check_entry(path, "changed since the run that is being resumed", old, new)
             columns = split_table(old["path"])[1]
             if columns != split_table(path)[1]:
                 why = f"the run that is being resumed read the columns {columns or 'of all keys'}"
@@ -86,13 +90,14 @@ class Inputs:
             before: `entries` of then; files that are not among these are not compared.
 
         Raises:
-            DataError: a file has another content than it had (78, both hashes).
+            DataError: a file has another content than it had (78, both hashes), or counts other
+                rows to evaluate on.
         """
         known = {entry["path"]: entry for entry in before}
         for new in self.entries:
             old = known.get(new["path"])
-            if old is not None and old.get("sha256") != new.get("sha256"):
-                raise _changed(new["path"], "changed since the run read it", old, new)
+            if old is not None:
+                _check_entry(new["path"], "changed since the run read it", old, new)
 
     def check_unchanged(self) -> None:
         """Refuse to name files that changed while they were read.
@@ -106,6 +111,15 @@ class Inputs:
                 new = identity(path)
                 if new.get("sha256") != old["sha256"]:
                     raise _changed(path, "changed while it was read", old, new)
+
+
+def _check_entry(path: str, when: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    if old.get("sha256") != new.get("sha256"):
+        raise _changed(path, when, old, new)
+    before, now = (entry.get("held_out", 0) for entry in (old, new))
+    if before != now:
+        why = f"its manifest {when}: it counted {before} rows to evaluate on, now {now}"
+        raise DataError(f"{why}; --restart starts over", name_of(path), code=Exit.CONFIG)
 
 
 def _changed(path: str, when: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> DataError:
