@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.tiny.grounded import save_images, save_texts, sentences
+from tests.tiny import save_feats
+from tests.tiny.grounded import IMAGES, D, save_images, save_texts, sentences
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.runs import refused
 from tests.tiny.visual import BACKBONE, encoder_of, save_regions
@@ -185,6 +186,11 @@ def test_what_cannot_be_compared_is_refused(
     fails(
         Exit.DATA, "g.npy: was made with the backbone", "b" * 64, "c" * 64,
         flags=["-e", run, "--feats", tmp_path / "g.npy"],
+    )  # fmt: skip
+    save_feats(tmp_path / "h.npy", np.ones((IMAGES, D + 1)))
+    fails(
+        Exit.DATA, f"h.npy: has {D + 1} numbers per feature, the model was trained with {D}",
+        flags=["-e", run, "--feats", tmp_path / "h.npy"],
     )  # fmt: skip
     words = make_tokenizer(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[X]"))
     from tests.tiny.lm import SHAPE

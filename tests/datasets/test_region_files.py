@@ -96,6 +96,7 @@ def test_a_tsv_of_bottom_up_attention() -> None:
         (lxmert("b", FEATURES * np.nan, BOXES), '"features" contains NaN or infinity'),
         (lxmert("b", FEATURES, [[0, 0, 500, 5], [0, 0, 5, 5]]), "leaves its picture of 100×50"),
         (lxmert("b", FEATURES, BOXES, img_h="x"), "invalid literal"),
+        (lxmert("b", FEATURES, BOXES, img_h="9" * 30), f"a picture of 100×{'9' * 30} with 2"),
         (lxmert("a", FEATURES, BOXES), "duplicate image 'a' (first on line 1)"),
     ],
 )

@@ -34,7 +34,7 @@ class PlannedInput(NamedTuple):
     sha256: str  # hash of its bytes or of the listing, or the version that a store gives an object
     unit: Literal["byte", "shard", "image", "whole"]
     units: int
-    held_out: int = 0  # rows to evaluate on, by its manifest: what is made of it has the count
+    held_out: int = 0  # rows to evaluate on, by its manifest; outputs have the count as well
 
 
 def text_source(path: str) -> PlannedInput:
@@ -52,8 +52,8 @@ def text_source(path: str) -> PlannedInput:
     file = file_of(path)
     if is_shards(file):
         shards = Shards(file)
-        units, held_out = len(shards), held_out_in(file)
-        return PlannedInput(path, shards.bytes, shards.sha256, "shard", units, held_out)
+        held_out = held_out_in(file)
+        return PlannedInput(path, shards.bytes, shards.sha256, "shard", len(shards), held_out)
     if is_url(file):
         size, sha256 = remote.facts(file)
     else:

@@ -23,6 +23,7 @@ _LXMERT = (
     "num_boxes", "boxes", "features",
 )  # fmt: skip
 _BOTTOM_UP = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
+_LONGEST = (1 << 31) - 1  # px of a picture's side
 
 
 def named_backbone(name: str) -> dict[str, str]:
@@ -80,7 +81,7 @@ def _tsv_row(line: str, labels: Sequence[str] | None) -> tuple[str, RegionSet]:
     height = int(row[f"{prefix}h"])
     width = int(row[f"{prefix}w"])
     count = int(row["num_boxes"])
-    if min(height, width, count) < 1:
+    if min(height, width, count) < 1 or max(height, width) > _LONGEST:
         raise ValueError(f"invalid: a picture of {width}×{height} with {count} boxes")
     boxes = _array(row, "boxes", "<f4", 4 * count).reshape(count, 4).astype(np.float64)
     features = _array(row, "features", "<f4", None)

@@ -5,6 +5,7 @@ Axes: B texts, K images of a text, N regions of an image, D image feature.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,8 @@ import numpy as np
 from vgtools.images.regions import Regions, backbone_of, open_regions
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import Features, open_features
+from vgtools.io.errors import DataError
+from vgtools.models.references import check_same
 
 
 class PictureFeatures(Protocol):
@@ -45,6 +48,20 @@ class PictureFeatures(Protocol):
         Returns:
             (B, K · N, D) float32, and (B, K · N) bool: which are features.
         """
+
+
+def check_trained(
+    pictures: PictureFeatures, backbone: Mapping[str, Any] | None, width: int
+) -> None:
+    """Refuse features of another network, or another width, than a model was trained with.
+
+    Raises:
+        DataError: they are (65, both sides).
+    """
+    check_same("backbone", pictures.backbone, backbone, pictures.path)
+    if pictures.width != width:
+        why = f"has {pictures.width} numbers per feature, the model was trained with {width}"
+        raise DataError(why, pictures.path)
 
 
 class WholePictures:

@@ -20,7 +20,6 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder, load_masked_lm, max_positions
 from vgtools.models.masked_lm import mlm_hidden, token_losses
-from vgtools.models.references import check_same
 from vgtools.systems.grounding.inputs import (
     GroundedExamples,
     GroundedMasking,
@@ -35,7 +34,7 @@ from vgtools.systems.grounding.model import (
     is_grounded,
     open_grounding,
 )
-from vgtools.systems.grounding.pictures import PictureFeatures
+from vgtools.systems.grounding.pictures import PictureFeatures, check_trained
 from vgtools.systems.grounding.recipe import ASSOCIATIVE, Sources
 from vgtools.systems.grounding.texts import GroundingTexts, read_texts
 from vgtools.tasks.image_controls import choose_images
@@ -175,7 +174,7 @@ class Offer:
         )
         pictures, bank = open_sources(sources)
         assert pictures is not None
-        check_same("backbone", pictures.backbone, model.info.get("backbone"), pictures.path)
+        check_trained(pictures, model.info.get("backbone"), config.width)
         if bank is not None:
             check_words(bank, known, str(index))
         return pictures, bank

@@ -27,7 +27,7 @@ from vgtools.io.own import atomic_write
 from vgtools.models.devices import to_device
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
-from vgtools.models.references import check_same, fingerprint, write_safetensors
+from vgtools.models.references import fingerprint, write_safetensors
 from vgtools.models.runs import as_config
 from vgtools.models.sealed import read_run
 from vgtools.systems.grounding.inputs import WordBank, check_words, open_sources
@@ -38,7 +38,7 @@ from vgtools.systems.grounding.model import (
     no_slots,
     open_grounding,
 )
-from vgtools.systems.grounding.pictures import PictureFeatures
+from vgtools.systems.grounding.pictures import PictureFeatures, check_trained
 from vgtools.systems.grounding.recipe import ASSOCIATIVE, Sources
 from vgtools.tasks import finetune
 from vgtools.tasks.examples import Example
@@ -148,7 +148,7 @@ def open_images(
     pictures, bank = open_sources(sources)
     assert pictures is not None
     assert bank is not None
-    check_same("backbone", pictures.backbone, info["backbone"], str(feats))
+    check_trained(pictures, info["backbone"], shape.width)
     check_words(bank, trained, str(index))
     if pictures.regions != shape.regions:
         count = f"{shape.regions} regions per image"
