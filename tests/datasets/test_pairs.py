@@ -45,6 +45,19 @@ def test_unequal_counts_are_refused_with_both(
     assert caught.value.code == 65
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.ndjson", "rows.de"])
+def test_rows_are_not_taken_for_sentences(tmp_path: Path, name: str) -> None:
+    rows = tmp_path / name
+    rows.write_text('{"text": "a", "split": "test"}\n')
+    text = tmp_path / "a.txt"
+    text.write_text("a\n")
+    for files in ((rows, text), (text, rows)):
+        with pytest.raises(DataError, match="holds rows") as caught:
+            list(pairs(*map(str, files), Tally()))
+        assert caught.value.code == 65
+        assert caught.value.file == str(rows)
+
+
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     files = save(tmp_path, "a b\n\na b c\n \na\nb\n", "1\n2\n3 4\n5\n6 7 8\n\t\n")
     tally = Tally()

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from vgtools.datasets.rows import Row
 from vgtools.io.errors import DataError, Tally, amount
-from vgtools.io.streams import TextStats, read_lines
+from vgtools.io.streams import TextStats, holds_rows, read_lines
 
 
 def pairs(
@@ -34,10 +34,10 @@ def pairs(
         stats: counts lines with bytes that are not UTF-8.
 
     Raises:
-        DataError: the files have unequal numbers of lines (65, both numbers).
+        DataError: the files have unequal numbers of lines (65, both numbers), or one holds rows.
     """
     count = 0
-    both = zip_longest(read_lines(source, stats), read_lines(target, stats))
+    both = zip_longest(_sentences(source, stats), _sentences(target, stats))
     for count, (text, translation) in enumerate(both, 1):
         if text is None or translation is None:
             # The longer file is read to its end, so that the message can give both numbers of
@@ -57,3 +57,15 @@ def pairs(
             yield {"text": text, "target": translation}
     if not count:
         raise DataError("is empty; expected one sentence per line", source)
+
+
+def _sentences(path: str, stats: TextStats | None) -> Iterator[str]:
+    """Yield the lines of a text.
+
+    Rows would become sentences of JSON, and the splits that they name would be lost.
+    """
+    for number, line in enumerate(read_lines(path, stats), 1):
+        if number == 1 and holds_rows(path, line):
+            way = "jq -r .text writes the texts of rows"
+            raise DataError(f"holds rows, expected one sentence per line; {way}", path, 1)
+        yield line
