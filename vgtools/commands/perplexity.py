@@ -140,7 +140,7 @@ def perplexity(
         for ref in encoder:
             comparison.add(ref)
         found = comparison.records(samples, seed)
-        for remark in uncertain(found):
+        for remark in [*comparison.remarks, *uncertain(found)]:
             note("perplexity", remark)
         records = [*found, *known_values]
         if table:

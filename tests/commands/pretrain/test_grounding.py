@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tiny.grounded import save_images, save_scene, save_texts, sentences
+from tests.tiny.grounded import captions, save_images, save_scene, save_texts, sentences
 from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from tests.tiny.visual import encoder_of, save_regions
 from tests.training.test_processes import ended, start
@@ -129,6 +129,29 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
     ):
         assert pretrain(data, run, "scene", "--steps", 2, *flags) == Exit.CONFIG
         refused(capfd, what)
+
+
+def test_images_under_another_name_than_the_index_has_are_reported(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Their own captions would find them; retrieve --not-own reports them in the same words.
+    texts = [str(text) for _, row in captions() for text in [row["text"]]]
+    why = 'with an "image" that the index does not have by this name'
+    shown = ["--feats", data / "f.npy", "--index", data / "scene.faiss"]
+    exact = {i: f"image{i:03}" for i in range(20)}
+    other = exact | {i: f"photos/image{i:03}.jpg" for i in range(5)}
+    for names, expected in ((exact, ""), (other, f"c.jsonl: 5 texts {why}")):
+        rows = save_texts(tmp_path / "c.jsonl", texts, names)
+        run = tmp_path / f"run{len(expected)}"
+        loud = FAST[: FAST.index("-q")]
+        args = ["pretrain", "grounding", rows, "-o", run, "-e", data / "encoder", *shown, *loud]
+        assert cli.run([str(a) for a in [*args, "--strategy", "scene", "--steps", 2]]) == 0
+        err = capfd.readouterr().err
+        assert (why in err, expected in err) == (bool(expected), True)
+        args = ["perplexity", rows, "-e", run, *shown, "--samples", 50, "--pictures", "found"]
+        assert cli.run([str(a) for a in [*args, "--device", "cpu"]]) == 0
+        err = capfd.readouterr().err
+        assert (why in err, expected in err) == (bool(expected), True)
 
 
 def test_dropout_is_the_encoders_or_what_is_asked_for(data: Path, tmp_path: Path) -> None:

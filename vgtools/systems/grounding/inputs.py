@@ -20,7 +20,7 @@ import torch
 
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import read_manifest
-from vgtools.io.errors import DataError, Exit
+from vgtools.io.errors import DataError, Exit, amount, plain
 from vgtools.systems.grounding.association import Associator, open_associator
 from vgtools.systems.grounding.model import GroundedBatch
 from vgtools.systems.grounding.pictures import PictureFeatures, open_pictures
@@ -251,6 +251,15 @@ class GroundedExamples:
         rows = [pictures.row(image) for image in self.texts.images]
         # A text without an image has the number -1, which reads the -1 at the end.
         return np.array([*rows, -1], np.int64)[self.texts.image]
+
+    @cached_property
+    def remark(self) -> str | None:
+        """A message about texts whose own image the index may have by another name, or None."""
+        named = self.texts.image >= 0
+        if self.bank is None or not (unknown := int((self._own_of_bank[named] < 0).sum())):
+            return None
+        why = f'{amount(unknown, "text")} with an "image" that the index does not have by this name'
+        return f"{plain(self.texts.name)}: {why}; if it has it by another, they may be shown it"
 
     @cached_property
     def found(self) -> Array:

@@ -140,6 +140,9 @@ class GroundedPretraining(Pretraining):
         held = None
         if self._held is not None:
             held = GroundedExamples(self._held, recipe, self._pictures, self._bank)
+        for each in (examples, held):
+            if each is not None and each.remark is not None:
+                self.session.note(each.remark)
         plan = plan_for(len(examples), config)
         facts: dict[str, Any] = {}
         if self._bank is not None:

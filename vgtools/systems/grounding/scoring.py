@@ -348,6 +348,7 @@ class Comparison:
 
     Attributes:
         names: for each record, the model and the kind of images it is shown with, in order.
+        remarks: about texts that may be shown their own image.
     """
 
     inputs: Sequence[str]
@@ -357,6 +358,7 @@ class Comparison:
     batch_size: int
     device: torch.device
     names: list[dict[str, Any]] = field(init=False, default_factory=list)
+    remarks: list[str] = field(init=False, default_factory=list)
     _first: tuple[str, str] | None = field(init=False, default=None)  # model and its tokenizer
     _image: Array = field(init=False, default_factory=lambda: np.zeros(0, np.int32))
     _scores: list[tuple[TextScores, TextScores]] = field(init=False, default_factory=list)
@@ -375,6 +377,8 @@ class Comparison:
         own = bank is None or "own" in kinds
         examples = read_examples(self.inputs, model, pictures, bank, self.block, self.rate, own)
         self._image = examples.texts.image
+        if examples.remark is not None and examples.remark not in self.remarks:
+            self.remarks.append(examples.remark)
         if not kinds:
             kinds = ["own" if (self._image >= 0).any() else "none"]
             if pictures is None and kinds == ["own"]:
