@@ -346,4 +346,5 @@ def test_an_index_of_captions_gives_no_vokens(
     assert build(rows, "--vectors", save_vectors(tmp_path / "v.npy"), "-o", out) == 0
     (tmp_path / "t.txt").write_text("a dog\n")
     assert run(["vokenize", str(tmp_path / "t.txt"), "--index", str(out)]) == 65
-    assert "does not name the matcher that made it" in capsys.readouterr().err
+    why = "has keys of kind captions, which vg retrieve takes; expected the index of a matcher"
+    assert why in capsys.readouterr().err

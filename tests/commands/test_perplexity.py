@@ -100,6 +100,8 @@ def test_models_and_images_are_compared_with_the_first(
     assert [(Path(r["encoder"]).name, r["pictures"]) for r in found] == [
         ("none", "none"), ("i2t", "own"), ("i2t", "other"), ("i2t", "none"),
     ]  # fmt: skip
+    shown_from = [record.get("feats") for record in found]
+    assert shown_from == [None, str(data / "f.npy"), str(data / "f.npy"), None]
     assert "difference" not in found[0]
     args = ["perplexity", data / "text.jsonl", *flags, "-o", data / "f.npy"]
     assert cli.run(list(map(str, args))) == 73

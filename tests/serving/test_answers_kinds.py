@@ -151,6 +151,10 @@ def test_a_retriever_answers_with_pictures_and_heat(
     expected = written(tmp_path, "locate", tmp_path / "q.jsonl", *how)
     assert asked(found, "locate", queries, jsonl=True) == expected
     check_page(index, "--feats", grid)
+    other = save_grids(tmp_path / "other.npy", ids=[f"photo{i}" for i in range(60)])
+    with pytest.raises(DataError, match=r"has no picture of .*vg\.faiss") as refused:
+        opened(index, feats=other)
+    assert refused.value.code == Exit.DATA
 
 
 def test_an_index_of_captions_finds_scenes(tmp_path: Path) -> None:

@@ -110,8 +110,9 @@ def measure(
 
     Captions {"image", "text"} with --feats: looks, the cosines of the mean whitened features of the
     photos of a word (10 or more) with their ridge regression; the share of a photo's 10 neighbours
-    that captions and features agree on; unbiased linear CKA; each next to permuted photos, and the
-    difference: looks are mostly words that share photos, permuted or not.
+    that captions and features agree on; unbiased linear CKA, less the bias that a jackknife still
+    finds; each next to permuted photos, and the difference: looks are mostly words that share
+    photos, permuted or not.
 
     Encoders read a text between their special tokens, left out of means; vectors are centred,
     but not for neighbours.

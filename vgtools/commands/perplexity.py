@@ -37,9 +37,9 @@ class Shown:
     Attributes:
         pictures: Images that grounded runs see: own (that a row names), found (by its words), other
             (another text's), random, none; repeatable.
-        feats: Features of images; repeatable, a run takes its own.
+        feats: Features of images; repeatable, a run takes the first that fits it.
         regions: Regions of images, for runs that were trained with them.
-        index: Index by words; repeatable, a run takes its own.
+        index: Index by words; repeatable, a run takes the first that fits it.
         query: Words that images are found by: those shown, or all (a control).
         tagger: Finds nouns, for object.
     """

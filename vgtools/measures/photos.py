@@ -8,7 +8,8 @@ Three evaluations of one file, each with a control in which photos are permuted 
   do well on the control too: only the difference from it is knowledge of pictures. The control is
   a mean over ten permutations, as the luck of one moves all words together;
 - shared neighbours of photos by their captions' vectors and by their features;
-- unbiased linear CKA of captions' vectors and features.
+- unbiased linear CKA of captions' vectors and features, less the bias that a jackknife still finds:
+  the mean of the values of `alignment.linear_cka`.
 
 Axes: N photos, F dimensions of their features, W words, D dimensions of vectors.
 

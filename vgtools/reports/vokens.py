@@ -222,8 +222,9 @@ def _check_origin(vokens: str, file: str, sha256: str) -> None:
         return
     for name, made in bank_of(manifest_beside(vokens)).items():
         if name.endswith(Path(file).suffix) and not name.endswith(_LISTS) and made != sha256:
-            why = f"was made with {name} of sha256 {made}; {file} has sha256 {sha256}, its rows"
-            raise DataError(f"{why} are other images: name the one that made it", vokens)
+            why = f"was made with {name} of sha256 {made}; {file} has sha256 {sha256}"
+            way = "its rows may be other images: name the one that made it"
+            raise DataError(f"{why}, {way}", vokens)
 
 
 @dataclass

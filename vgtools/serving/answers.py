@@ -439,9 +439,8 @@ def _of_retriever(bank: Index, run: str, models: ServedModels) -> Opened:
     answers: dict[str, Answerer] = {}
     answers["retrieve"] = ImageAnswer(RetrieverSearch(opened, bank), bank.ids, models.index)
     if models.feats is not None:
-        grids = _grids(
-            models.feats, opened.run.info.get("backbone"), opened.retriever.config.image_width, run
-        )
+        width = opened.retriever.config.image_width
+        grids = _grids(models.feats, opened.run.info.get("backbone"), width, run, bank)
         answers["locate"] = HeatAnswer(ConceptLocator(opened, _DIMS, False), grids)
     return Opened(bank.ids, bank.manifest, answers, {"keys": "matcher"})
 
@@ -471,7 +470,7 @@ def _of_matcher(bank: Index, models: ServedModels, clusters: bool) -> Opened:
     answers["retrieve"] = ImageAnswer(SentenceRetriever(loaded, bank), bank.ids, models.index)
     if models.feats is not None:
         width = loaded.matcher.config.image_width
-        grids = _grids(models.feats, loaded.info.get("backbone"), width, loaded.ref)
+        grids = _grids(models.feats, loaded.info.get("backbone"), width, loaded.ref, bank)
         answers["locate"] = HeatAnswer(RelevanceLocator(loaded), grids)
     ref = models.backbone
     if (
@@ -483,9 +482,16 @@ def _of_matcher(bank: Index, models: ServedModels, clusters: bool) -> Opened:
     return Opened(bank.ids, bank.manifest, answers, facts)
 
 
-def _grids(path: str, backbone: Mapping[str, Any] | None, width: int, run: str) -> Grids:
-    """Open the grids of pictures; they have to be of a run's backbone, and of its width."""
+def _grids(
+    path: str, backbone: Mapping[str, Any] | None, width: int, run: str, bank: Index
+) -> Grids:
+    """Open the grids of pictures; they have to be of a run's backbone, and of its width.
+
+    A grid of some of the bank's pictures is served, one of none of them is of another bank.
+    """
     grids = open_grids(path)
+    if set(grids.ids).isdisjoint(bank.ids):
+        raise DataError(f"has no picture of {bank.path}; give the grid of its pictures", path)
     check_same("backbone", grids.manifest.get("backbone"), backbone, grids.path)
     grids.check_width(width, run)
     return grids

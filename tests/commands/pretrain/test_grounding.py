@@ -136,7 +136,7 @@ def test_images_under_another_name_than_the_index_has_are_reported(
 ) -> None:
     # Their own captions would find them; retrieve --not-own reports them in the same words.
     texts = [str(text) for _, row in captions() for text in [row["text"]]]
-    why = 'with an "image" that the index does not have by this name'
+    why = f'with an "image" that {data}/scene.faiss does not have by this name'
     shown = ["--feats", data / "f.npy", "--index", data / "scene.faiss"]
     exact = {i: f"image{i:03}" for i in range(20)}
     other = exact | {i: f"photos/image{i:03}.jpg" for i in range(5)}
@@ -150,8 +150,11 @@ def test_images_under_another_name_than_the_index_has_are_reported(
         assert (why in err, expected in err) == (bool(expected), True)
         args = ["perplexity", rows, "-e", run, *shown, "--samples", 50, "--pictures", "found"]
         assert cli.run([str(a) for a in [*args, "--device", "cpu"]]) == 0
-        err = capfd.readouterr().err
-        assert (why in err, expected in err) == (bool(expected), True)
+        printed = capfd.readouterr()
+        assert (why in printed.err, expected in printed.err) == (bool(expected), True)
+        record = json.loads(printed.out)
+        shown_from = (record["feats"], record["index"])
+        assert shown_from == (str(data / "f.npy"), str(data / "scene.faiss"))
 
 
 def test_dropout_is_the_encoders_or_what_is_asked_for(data: Path, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class WordBank:
         images: K, per text.
         whole: look for images with the whole text; otherwise with the words that are shown.
         mark: entry of `run.json` that identifies the index and its search.
+        path: file of the index, for messages.
     """
 
     associator: Associator
@@ -57,6 +58,7 @@ class WordBank:
     images: int
     whole: bool
     mark: dict[str, Any]
+    path: str = "the index"
 
     def words(self, texts: GroundingTexts, numbers: Array, chosen: Sequence[Array]) -> ContentWords:
         """Return the words of the masked texts, by which images are looked for.
@@ -143,7 +145,7 @@ def _bank(sources: Sources, pictures: PictureFeatures) -> WordBank:
     }
     if sources.strategy == "object":
         mark |= {"clusters": clusters, "tagger": tagger, **tagger_facts(tagger)}
-    return WordBank(associator, rows, sources.per_text, sources.query == "whole", mark)
+    return WordBank(associator, rows, sources.per_text, sources.query == "whole", mark, index)
 
 
 # ------------------------------------------------------------------------------------------ batches
@@ -258,8 +260,9 @@ class GroundedExamples:
         named = self.texts.image >= 0
         if self.bank is None or not (unknown := int((self._own_of_bank[named] < 0).sum())):
             return None
-        why = f'{amount(unknown, "text")} with an "image" that the index does not have by this name'
-        return f"{plain(self.texts.name)}: {why}; if it has it by another, they may be shown it"
+        why = f"that {plain(self.bank.path)} does not have by this name"
+        texts = f'{plain(self.texts.name)}: {amount(unknown, "text")} with an "image"'
+        return f"{texts} {why}; if it has it by another, they may be shown it"
 
     @cached_property
     def found(self) -> Array:

@@ -392,6 +392,11 @@ class Comparison:
                 why = "no word of it is masked; raise --mask-rate, or take more text"
                 raise DataError(why, examples.texts.name)
             facts = {"encoder": ref, "strategy": model.config.strategy, "pictures": kind}
+            # Several files may fit; the first is taken, and the record shows which one that was.
+            if pictures is not None and kind != "none":
+                facts["feats"] = pictures.path
+            if kind in ("found", "other", "random") and bank is not None:
+                facts["index"] = bank.path
             if kind in ("found", "other") and bank is not None:
                 facts["query"] = bank.mark["query"]
             self.names.append(facts | {"mask_rate": self.rate})
