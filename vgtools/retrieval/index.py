@@ -472,10 +472,10 @@ def matcher_path(index: Index, run: str | None = None) -> str:
     """
     named = index.manifest.get("matcher")
     if not isinstance(named, Mapping):
-        why = "does not name the matcher that made it; rebuild it with vg build-index"
         if keys := index.manifest.get("keys"):
             why = f"has keys of kind {keys}, which vg retrieve takes"
             raise DataError(f"{why}; expected the index of a matcher", index.path)
+        why = "does not name the matcher that made it; rebuild it with vg build-index"
         raise DataError(why, index.path)
     if run is None and "encoder" in named:  # a model that is not a folder
         return str(named["encoder"])
