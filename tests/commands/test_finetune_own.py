@@ -169,7 +169,10 @@ def _save_seen(data: Path, pictures: dict[str, list[int]]) -> None:
 
 @pytest.mark.parametrize("make", [sst2, stsb, ner, ner_lists, codah, squad, nlvr2, vqa])
 def test_a_table_teaches_the_weights_of_the_official_files(
-    make: Callable[[Path], tuple[list[object], list[object]]], encoder: Path, tmp_path: Path
+    make: Callable[[Path], tuple[list[object], list[object]]],
+    encoder: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     data = tmp_path / "data"
     built_in, own = make(data)
@@ -189,6 +192,12 @@ def test_a_table_teaches_the_weights_of_the_official_files(
         for row in official:
             row |= {key: row[key].lower() for key in ("prediction", "label")}
     assert ours == official
+    capfd.readouterr()
+    texts = list[list[str]]()
+    for name in ("built-in", "own"):
+        assert vg("prepare", "task", tmp_path / name, "--split", "dev", "-q") == 0
+        texts.append([row["text"] for row in printed(capfd)])
+    assert texts[0] == texts[1] != []
     if make in (stsb, nlvr2, vqa):  # have scores of their own
         return
     records = [rows(seed.parent / "metrics.jsonl") for seed in seeds]

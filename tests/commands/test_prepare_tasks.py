@@ -58,8 +58,8 @@ def test_vua_is_read_again_as_it_was_written(vg: Runner, tmp_path: Path) -> None
     done = vg(*call, cwd=tmp_path)
     assert done.returncode == 0
     assert done.stderr.decode().splitlines() == [
-        "vg prepare: 2 tagged sentences in train.jsonl; left out: sentence without a noun: 1",
-        "vg prepare: 1 lines are not UTF-8; bad bytes were replaced",
+        "vg prepare: 2 tagged sentences in train.jsonl; 1 line had bytes that are not UTF-8, "
+        "replaced; left out: sentence without a noun: 1",
     ]
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     assert rows == [
@@ -180,6 +180,21 @@ def test_texts_of_tasks_with_pictures_name_them(vg: Runner, tmp_path: Path) -> N
     assert len(rows("flickr30k-grounding", "flickr")) == 2, "a caption counts once"
     wrong = vg("prepare", "task", "vqa", "vqa", "--split", "val", cwd=tmp_path)
     assert (wrong.returncode, b"expected one of train, dev, got 'val'" in wrong.stderr) == (2, True)
+
+
+def test_texts_are_made_again_when_only_the_annotations_change(vg: Runner, tmp_path: Path) -> None:
+    """VQA's questions end in answers, which are in a file of their own."""
+    save_vqa(tmp_path / "vqa", 2)
+    call = ("prepare", "task", "vqa", "vqa", "--split", "dev", "-o", "texts.jsonl")
+    assert vg(*call, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "texts.jsonl").read_text().count("bam 2 dogs") == 1
+    annotations = tmp_path / "vqa" / "v2_mscoco_val2014_annotations.json"
+    annotations.write_text(annotations.read_text().replace("two dogs", "red cat"))
+    done = vg(*call, cwd=tmp_path)
+    assert (done.returncode, b"up to date" in done.stderr) == (0, False)
+    assert (tmp_path / "texts.jsonl").read_text().count("bam red cat") == 1
+    inputs = json.loads((tmp_path / "texts.json").read_text())["inputs"]
+    assert str(annotations.relative_to(tmp_path)) in [entry["path"] for entry in inputs]
 
 
 def test_texts_of_other_kinds(vg: Runner, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from vgtools.datasets.pairs import pairs
 from vgtools.io.errors import DataError, Tally
-from vgtools.io.streams import TextStats
 
 
 def save(folder: Path, source: str | bytes, target: str | bytes) -> tuple[str, str]:
@@ -76,9 +75,9 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
 
 
 def test_bad_bytes_are_counted_and_nothing_is_refused(tmp_path: Path) -> None:
-    stats = TextStats()
+    tally = Tally()
     files = save(tmp_path, b"a\xff\nb\n", b"1\n2\n")
-    assert [row["text"] for row in pairs(*files, Tally(), stats=stats)] == ["a\ufffd", "b"]
-    assert stats.replaced == 1
+    assert [row["text"] for row in pairs(*files, tally)] == ["a\ufffd", "b"]
+    assert tally.text.replaced == 1
     with pytest.raises(DataError, match="is empty"):
         list(pairs(*save(tmp_path, "", ""), Tally()))

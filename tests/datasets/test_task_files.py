@@ -12,7 +12,6 @@ import pytest
 
 from vgtools.datasets import task_files
 from vgtools.io.errors import DataError, Exit, Tally
-from vgtools.io.streams import TextStats
 
 PDTB = ("Relation", "Section", "FileNumber", "ConnHeadSemClass1", "Arg1_RawText", "Arg2_RawText")
 RELATIONS = (
@@ -141,13 +140,13 @@ def test_nouns_of_the_corpus_file_are_those_of_a_tagger(tmp_path: Path) -> None:
             yield [(place, place + 4) for word in ("sity", "disk", "cold")
                    if (place := text.find(word)) >= 0]  # fmt: skip
 
-    stats = TextStats()
-    assert list(task_files.metaphors(file, Tally(), find, stats)) == [
+    tally = Tally()
+    assert list(task_files.metaphors(file, tally, find)) == [
         {"text": "A high-density disk", "tags": [None, "metaphor", "metaphor"]},
         {"text": "the \ufffd\ufffd cold", "tags": [None, None, "literal"]},
     ]
     assert seen == ["A high-density disk", "go !", "the \ufffd\ufffd cold"]
-    assert stats.replaced == 1
+    assert tally.text.replaced == 1
 
 
 def test_neither_file_of_vua(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from pyarrow import parquet
 
 from vgtools.images.captions import captions, may_have_captions
 from vgtools.io.errors import DataError, Tally
-from vgtools.io.streams import TextStats
 
 
 def test_captions_are_read_from_beside_their_images(tmp_path: Path) -> None:
@@ -71,9 +70,9 @@ def test_a_tar_has_the_captions_of_its_samples(tmp_path: Path) -> None:
         {"image": "006.jpg", "text": "two"},
         {"image": "007.jpg", "text": "caf\ufffd"},
     ]
-    stats = TextStats()
-    assert sorted(map(str, captions([tar], ids, stats=stats))) == sorted(map(str, expected))
-    assert stats.replaced == 1
+    tally = Tally()
+    assert sorted(map(str, captions([tar], ids, tally))) == sorted(map(str, expected))
+    assert tally.text.replaced == 1
     assert list(captions([tar], ids[1:2])) == expected[1:2], "an image that was left out has none"
 
 

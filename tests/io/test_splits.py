@@ -458,7 +458,10 @@ def test_published_files_of_texts_to_evaluate_on_are_not_learned_from(
     assert cli.run(["vokenize", "t.jsonl", *how, "-o", "v.npy"]) == 0
     args = ["v.npy", "--ids", "vg.ids", "--tokens", "c.bert.hdf5", "-o", "c.vg.hdf5", "-q"]
     assert cli.run(["prepare", "hdf5", *args]) == 0
-    for given in (["c.vg.hdf5"], []):
+    # Another set of vokens, not of vg, for the same tokens.
+    Path("c.other.hdf5").write_bytes(Path("c.vg.hdf5").read_bytes())
+    Path("c.other.ids").write_bytes(Path("c.vg.ids").read_bytes())
+    for given in (["c.vg.hdf5"], [], ["c.other.hdf5"]):
         args = ["c.bert.hdf5", *given, "-t", encoder, "-o", "w.npy", "-q"]
         assert cli.run(["prepare", "vokens", *args]) == 0
         with pytest.raises(DataError, match="made of 1 row of splits to evaluate on"):

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from vgtools.io import streams
 from vgtools.io.artifact import open_features, read_ids, read_manifest
-from vgtools.io.errors import DataError, Exit
+from vgtools.io.errors import DataError, Exit, TextStats
 from vgtools.io.files import compress, open_npy, versions, write_manifest
 from vgtools.io.output import Output
 from vgtools.io.streams import (
-    TextStats,
     Window,
     read_jsonl,
     read_lines,

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.errors import DataError
+from vgtools.io.errors import DataError, TextStats
 from vgtools.io.process import Progress
-from vgtools.io.streams import TextStats, read_texts, read_windows
+from vgtools.io.streams import read_texts, read_windows
 from vgtools.io.written import manifest_beside
 from vgtools.text.blocks import open_packed
 from vgtools.text.ngrams import Counts, NewIds, PairCounts, Vocabulary, count, jsd, jsd_pairs

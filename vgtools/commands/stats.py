@@ -26,13 +26,13 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.commands.signature import flags
-from vgtools.io.errors import amount
+from vgtools.io.errors import TextStats, amount
 from vgtools.io.files import dumps, page_path
 from vgtools.io.names import is_stream
 from vgtools.io.own import open_stream, write_page
 from vgtools.io.process import Progress, note
 from vgtools.io.settings import count, file, value
-from vgtools.io.streams import TextStats, read_so_far
+from vgtools.io.streams import read_so_far
 
 if TYPE_CHECKING:
     from vgtools.analysis.corpora import CorpusStats

@@ -22,7 +22,7 @@ def flickr8k(path: str | Path, tally: Tally) -> Iterator[Row]:
     removed.
     """
     seen: dict[str, int] = {}
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, tally.text), 1):
         key, tab, text = line.partition("\t")
         image, _, nth = key.rpartition("#")
         if not tab or not image or not nth.isdecimal():
@@ -139,7 +139,7 @@ def flickr30k_entities(folder: str | Path, tally: Tally) -> Iterator[Row]:
         except DataError as error:
             tally.bad(error)
             continue
-        for number, line in enumerate(read_lines(file), 1):
+        for number, line in enumerate(read_lines(file, tally.text), 1):
             try:
                 text, phrases = parse_entities(line)
             except ValueError as error:
@@ -159,7 +159,7 @@ def conceptual_captions(path: str | Path, tally: Tally, prefix: str) -> Iterator
 
     The image is PREFIX/LINE NUMBER.
     """
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, tally.text), 1):
         text, tab, url = line.rpartition("\t")
         if not tab or "://" not in url:
             why = f"expected the caption, a tab, and a URL, got {line!r:.60}"
@@ -180,8 +180,8 @@ def sbu(path: str | Path, captions: str | Path | None, tally: Tally) -> Iterator
         urls = columns["image_urls"]
         texts = columns["captions"]
     else:
-        urls = list(read_lines(path))
-        texts = list(read_lines(captions))
+        urls = list(read_lines(path, tally.text))
+        texts = list(read_lines(captions, tally.text))
     if len(urls) != len(texts) or not urls:
         counts = f"{amount(len(urls), 'URL')} for {amount(len(texts), 'caption')}"
         raise DataError(f"{counts}; both must be the files of one release, whole", path)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from vgtools.datasets.rows import Row
-from vgtools.io.errors import DataError, Tally
-from vgtools.io.streams import TextStats, read_lines, read_quoted
+from vgtools.io.errors import DataError, Tally, TextStats
+from vgtools.io.streams import read_lines, read_quoted
 
 # Files of WordNet's lexicographers, which are the supersenses, by number.
 _FILES = re.findall(

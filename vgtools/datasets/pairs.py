@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from vgtools.datasets.rows import Row
-from vgtools.io.errors import DataError, Tally, amount
-from vgtools.io.streams import TextStats, holds_rows, read_lines
+from vgtools.io.errors import DataError, Tally, TextStats, amount
+from vgtools.io.streams import holds_rows, read_lines
 
 
 def pairs(
@@ -17,7 +17,6 @@ def pairs(
     *,
     ratio: float | None = None,
     longest: int | None = None,
-    stats: TextStats | None = None,
 ) -> Iterator[Row]:
     """Yield `{"text", "target"}` of two files, line by line.
 
@@ -31,13 +30,12 @@ def pairs(
         ratio: leave out pairs whose longer side has more than `ratio` times as many words as the
             other.
         longest: leave out pairs with a side of more words.
-        stats: counts lines with bytes that are not UTF-8.
 
     Raises:
         DataError: the files have unequal numbers of lines (65, both numbers), or one holds rows.
     """
     count = 0
-    both = zip_longest(_sentences(source, stats), _sentences(target, stats))
+    both = zip_longest(_sentences(source, tally.text), _sentences(target, tally.text))
     for count, (text, translation) in enumerate(both, 1):
         if text is None or translation is None:
             # The longer file is read to its end, so that the message can give both numbers of
@@ -59,7 +57,7 @@ def pairs(
         raise DataError("is empty; expected one sentence per line", source)
 
 
-def _sentences(path: str, stats: TextStats | None) -> Iterator[str]:
+def _sentences(path: str, stats: TextStats) -> Iterator[str]:
     """Yield the lines of a text.
 
     Rows would become sentences of JSON, and the splits that they name would be lost.

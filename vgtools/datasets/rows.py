@@ -90,6 +90,8 @@ def save(
         print(f"vg: skipped: {plain(error)}", file=sys.stderr)
     report = f"{amount(count, what[:-1], what)} in {'stdout' if path == '-' else path}"
     report += " (up to date)" if out.complete else ""
+    if replaced := tally.text.replaced:
+        report += f"; {amount(replaced, 'line')} had bytes that are not UTF-8, replaced"
     left = [f"{reason}: {number:,}" for reason, number in tally.left_out.items() if number]
     note("prepare", f"{report}; left out: {', '.join(left)}" if left else report)
     return count

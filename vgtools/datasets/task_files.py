@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 
 from vgtools.datasets.rows import Row
-from vgtools.io.errors import DataError, Tally
-from vgtools.io.streams import TextStats, read_lines, read_quoted
+from vgtools.io.errors import DataError, Tally, TextStats
+from vgtools.io.streams import read_lines, read_quoted
 
 # texts -> the characters under the common nouns of each text
 FindNouns = Callable[[Sequence[str]], Iterable[Sequence[tuple[int, int]]]]
@@ -41,7 +41,7 @@ def pdtb(path: str | Path, tally: Tally, split: str | None = None) -> Iterator[R
     Source: Sileo 2021, section 4.2 ("level 2 implicit relations"); sections 2-20, 0-1 and 21-22,
         the usual split of implicit relations, which the paper does not name.
     """
-    for line, row in _records(path, (_PDTB,), None):
+    for line, row in _records(path, (_PDTB,), tally.text):
         if row["Relation"] != "Implicit":
             tally.left_out["relation that is not implicit"] += 1
             continue
@@ -62,9 +62,7 @@ def pdtb(path: str | Path, tally: Tally, split: str | None = None) -> Iterator[R
         yield {**texts, "label": ".".join(levels[:2]), "split": found}
 
 
-def metaphors(
-    path: str | Path, tally: Tally, find_nouns: FindNouns, stats: TextStats | None = None
-) -> Iterator[Row]:
+def metaphors(path: str | Path, tally: Tally, find_nouns: FindNouns) -> Iterator[Row]:
     """Yield the sentences of VUA that have a noun: `text`, and `tags`, one per word.
 
     Words are between blanks. A noun is `literal` or `metaphor`, any other word null.
@@ -74,14 +72,13 @@ def metaphors(
             `M_` precedes a metaphor.
         tally: counts sentences without a noun.
         find_nouns: finds the nouns of the second kind of file.
-        stats: counts lines that are not UTF-8.
 
     Raises:
         DataError: neither kind of file, or lists of unequal lengths; with the line.
 
     Source: Sileo 2021, section 4.2 (VUAN: "we kept only the nouns").
     """
-    for text, nouns, metaphor in _sentences(path, find_nouns, stats):
+    for text, nouns, metaphor in _sentences(path, find_nouns, tally.text):
         if not any(nouns):
             tally.left_out["sentence without a noun"] += 1
             continue
@@ -90,7 +87,7 @@ def metaphors(
 
 
 def _sentences(
-    path: str | Path, find_nouns: FindNouns, stats: TextStats | None
+    path: str | Path, find_nouns: FindNouns, stats: TextStats
 ) -> Iterator[tuple[str, list[bool], list[bool]]]:
     """Yield sentences, and for each word whether it is a noun and whether it is a metaphor."""
     records = _records(path, (_SEQUENCE, _CORPUS), stats)
@@ -146,7 +143,7 @@ def _list(
 
 
 def _records(
-    path: str | Path, forms: Sequence[tuple[str, ...]], stats: TextStats | None
+    path: str | Path, forms: Sequence[tuple[str, ...]], stats: TextStats
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line, row) of a quoted table with a header that has the columns of one of the forms.
 

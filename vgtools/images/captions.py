@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import orjson
 
 from vgtools.images.sources import ImageError, is_picture, is_tar, members
-from vgtools.io.errors import DataError, Tally
+from vgtools.io.errors import DataError, Tally, TextStats
 from vgtools.io.names import is_separated, is_table
 from vgtools.io.remote import file_size
 from vgtools.io.splits import split_of
-from vgtools.io.streams import TextStats, decode, open_read
+from vgtools.io.streams import decode, open_read
 from vgtools.io.tables import holds_pictures, table_rows
 
 RIGHTS = ("url", "license")
@@ -47,18 +47,15 @@ def may_have_captions(place: str) -> bool:
 
 
 def captions(
-    places: Iterable[str],
-    ids: Container[str],
-    tally: Tally | None = None,
-    stats: TextStats | None = None,
+    places: Iterable[str], ids: Container[str], tally: Tally | None = None
 ) -> Iterator[Row]:
     """Yield {"image", "text"}, and "url" and "license" where known, of the images of places.
 
     Args:
         places: folders, tars and tables.
         ids: images that count; a folder is asked for them in their order.
-        tally: handles a `.json` that is not an object, and a binary `.txt`.
-        stats: counts lines that are not UTF-8.
+        tally: handles a `.json` that is not an object, and a binary `.txt`; counts lines that are
+            not UTF-8.
 
     Raises:
         DataError: a tar or a table is damaged, or a caption cannot be read (65).
@@ -71,7 +68,7 @@ def captions(
         read = _of_folder if os.path.isdir(place) else _of_tar
         for sample in read(place, ids):
             with tally.of_item():
-                yield from _rows(sample, stats)
+                yield from _rows(sample, tally.text)
 
 
 def _of_table(path: str, ids: Container[str]) -> Iterator[Row]:
@@ -149,7 +146,7 @@ class _Beside:
         return self._rows.get(key, {})
 
 
-def _rows(sample: _Captioned, stats: TextStats | None) -> Iterator[Row]:
+def _rows(sample: _Captioned, stats: TextStats) -> Iterator[Row]:
     """Yield a row per image and caption of a sample."""
     images, found, facts, place = sample
     if ".json" in found:

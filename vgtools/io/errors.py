@@ -230,6 +230,15 @@ def file_errors(path: str | Path, reading: bool) -> Iterator[None]:
 
 
 @dataclass
+class TextStats:
+    """Counts of a text that is read."""
+
+    lines: int = 0
+    replaced: int = 0  # lines with bytes that are not UTF-8, replaced by U+FFFD
+    ended: bool = True  # the last line has its line end, so that the file was not cut off in it
+
+
+@dataclass
 class Tally:
     """The items that were left out, with the reasons, and how bad items are handled."""
 
@@ -237,6 +246,7 @@ class Tally:
     most: int | None = None  # with `skip`, give up after more bad items than this
     left_out: Counter[str] = field(default_factory=Counter)
     errors: list[DataError] = field(default_factory=list)
+    text: TextStats = field(default_factory=TextStats)  # counts of their text, as it is read
 
     @contextmanager
     def of_item(self) -> Iterator[None]:

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, cast
 
 import orjson
 
-from vgtools.io.errors import DataError, Exit, file_error, file_errors
+from vgtools.io.errors import DataError, Exit, TextStats, file_error, file_errors
 from vgtools.io.folders import ShardFile, Shards, open_file
 from vgtools.io.forms import TYPE_NAMES
 from vgtools.io.names import (
@@ -383,15 +383,6 @@ def _undoubted(lines: Iterator[bytes], path: str) -> Iterator[bytes]:
         if text.strip():
             break
     yield from lines
-
-
-@dataclass
-class TextStats:
-    """Counts of a text that is read."""
-
-    lines: int = 0
-    replaced: int = 0  # lines with bytes that are not UTF-8, replaced by U+FFFD
-    ended: bool = True  # the last line has its line end, so that the file was not cut off in it
 
 
 def decode(raw: bytes, first: bool = False, stats: TextStats | None = None) -> str:

@@ -15,13 +15,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar, cast
 
-from vgtools.io.errors import DataError
+from vgtools.io.errors import DataError, TextStats
 from vgtools.io.json_items import json_items
 from vgtools.io.names import is_jsonl, is_stream, is_table
 from vgtools.io.splits import refuse_held_out
 from vgtools.io.streams import (
     Line,
-    TextStats,
     check_length,
     parse_json,
     read_jsonl,

@@ -22,12 +22,12 @@ import orjson
 
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import LARGEST
-from vgtools.io.errors import DataError, input_changed
+from vgtools.io.errors import DataError, TextStats, input_changed
 from vgtools.io.files import open_npy
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import bare
 from vgtools.io.output import Output
-from vgtools.io.streams import TextStats, read_lines
+from vgtools.io.streams import read_lines
 from vgtools.text.word_vectors import BUILTIN, KIND, open_word_vectors
 
 _BLOCK = 1 << 18  # code points of the lines that are read together: 5 MB while they are parsed

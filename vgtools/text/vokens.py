@@ -144,7 +144,7 @@ def check_banks(paths: Sequence[str], ids: Sequence[str] | None, file: str | Non
             raise DataError(why, path)
         if ids is not None and not are_ids_of(made[path], ids):
             why += f"; {file} has {hash_of(ids)}, other images or another order"
-            raise DataError(f"{why}: name the features of the vokens' images", path)
+            raise DataError(f"{why}: give the images of these vokens", path)
     return [path for path in paths if not made[path]]
 
 

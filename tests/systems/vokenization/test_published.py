@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.tiny import save_feats
 from tests.tiny.lm import make_tokenizer, save_packed, save_shape, save_tokenizer
 from vgtools.cli import run
 from vgtools.io.artifact import open_features
@@ -186,6 +187,26 @@ def test_keys_become_features_and_back(tmp_path: Path, monkeypatch: pytest.Monke
     assert run(["prepare", "hdf5", "vg.npy", "-o", "out/vg_nococo.hdf5", "-q"]) == 0
     assert read(Path("out/vg_nococo.hdf5"), "keys").tobytes() == arrays[0].tobytes()
     assert Path("out/vg_nococo.ids").read_text() == Path("vg_nococo.ids").read_text()
+
+
+def test_sets_of_keys_of_two_networks_are_not_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, pooling in (("one", "mean"), ("two", "max"), ("three", "mean")):
+        Path(name).mkdir()
+        network = {"ref": "net", "fingerprint": "f"}
+        feats = save_feats(Path(f"{name}.npy"), np.eye(3, 2) + 1, network)
+        body = json.loads(feats.with_suffix(".json").read_text())
+        feats.with_suffix(".json").write_text(json.dumps(body | {"pooling": pooling}))
+        assert run(["prepare", "hdf5", str(feats), "-o", f"{name}/keys{name}.hdf5", "-q"]) == 0
+    one, two, three = (f"{name}/keys{name}.hdf5" for name in ("one", "two", "three"))
+    assert run(["prepare", "keys", one, three, "-o", "same.npy", "-q"]) == 0
+    assert run(["prepare", "keys", one, two, "-o", "all.npy", "-q"]) == 65
+    said = capsys.readouterr().err
+    assert "keystwo.hdf5: was made with the backbone net, pooling max" in said
+    assert "expected net, pooling mean" in said
+    assert not Path("all.npy").exists()
 
 
 def test_keys_in_another_order_than_they_were_written_are_refused(

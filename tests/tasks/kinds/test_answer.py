@@ -65,6 +65,12 @@ def test_vqa_without_annotations(tmp_path: Path) -> None:
     assert "no answers to the question 1011" in said(json.dumps({"annotations": rows[:-1]}))
     twice = json.dumps({"annotations": [*rows, rows[0]]})
     assert f"question {rows[0]['question_id']} twice" in said(twice)
+    moved = [rows[0], rows[1] | {"image_id": 999}, *rows[2:]]
+    why = f"questions[1]: question 1001 is about the image 102, {annotations} has 999"
+    assert why in said(json.dumps({"annotations": moved}))
+    nameless = [{key: row[key] for key in row if key != "image_id"} for row in rows]
+    annotations.write_text(json.dumps({"annotations": nameless}))
+    assert len(list(read_examples("vqa", questions))) == len(rows)
     assert 'annotations[0]: "answers" must be' in said(
         json.dumps({"annotations": [rows[0] | {"answers": []}]})
     )

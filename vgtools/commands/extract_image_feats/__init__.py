@@ -226,20 +226,18 @@ def _write_captions(file: str, places: list[str], output: str, errors: Errors) -
     from vgtools.io.errors import plain
     from vgtools.io.files import dumps
     from vgtools.io.own import atomic_write
-    from vgtools.io.streams import TextStats
 
     ids = dict.fromkeys(read_ids(Path(output).with_suffix(".ids")))
     tally = errors.tally()
-    stats = TextStats()
-    rows = [*captions(places, ids, tally, stats)]
+    rows = [*captions(places, ids, tally)]
     atomic_write(file, b"".join(map(dumps, rows)))
     shown = len({row["image"] for row in rows})
     images = f"{shown:,} of {amount(len(ids), 'image')}"
     said = f"{amount(len(rows), 'caption')} of {images} in {file}"
     if not rows:
         said += "; a caption of KEY.jpg is KEY.txt or KEY.json, in a tar next to it"
-    if stats.replaced:
-        said += f"; {amount(stats.replaced, 'line')} had bytes that are not UTF-8, replaced"
+    if replaced := tally.text.replaced:
+        said += f"; {amount(replaced, 'line')} had bytes that are not UTF-8, replaced"
     if tally.errors:
         bad = amount(len(tally.errors), "sample")
         said += f"; left out: {bad} that cannot be read, first {plain(tally.errors[0])}"

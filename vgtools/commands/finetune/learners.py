@@ -40,9 +40,10 @@ def open_tuning(work: LearnerJob, given: Given, device: torch.device) -> tuple[F
     """Return the fine-tuning of the seeds, and the files that it reads."""
     from vgtools.io.inputs import Inputs
     from vgtools.tasks.finetune import FineTuning
+    from vgtools.tasks.kinds.answer import with_annotations
 
     regions = given.pictures.regions
-    read = [*work.files.values(), *(given.shown.retrieved or ())]
+    read = [*with_annotations(work.task, work.files.values()), *(given.shown.retrieved or ())]
     inputs = Inputs([*read, *([regions] if regions else [])])
     learner, settings = learner_of(work, given.pictures, given.shown, device)
     return FineTuning(work.task, learner, work.files, work.settings | settings, work.ref), inputs

@@ -19,7 +19,6 @@ from vgtools.commands.options import (
 )
 from vgtools.commands.signature import flags
 from vgtools.io.errors import Tally
-from vgtools.io.process import note
 
 if TYPE_CHECKING:
     from vgtools.text.parses import Tagger
@@ -81,17 +80,12 @@ def vua(
     """
     from vgtools.datasets import task_files
     from vgtools.datasets.rows import save
-    from vgtools.io.streams import TextStats
     from vgtools.text.parses import tagger_facts
 
     tally = Tally()
-    stats = TextStats()
-    rows = task_files.metaphors(table, tally, lambda texts: _nouns(tagger, texts), stats)
+    rows = task_files.metaphors(table, tally, lambda texts: _nouns(tagger, texts))
     config = {"command": "vua", "tagger": tagger, **tagger_facts(tagger)}
     save(rows, target.output, tally, "tagged sentences", config, [table], target.restart)
-    if stats.replaced:
-        why = f"{stats.replaced} lines are not UTF-8; bad bytes were replaced"
-        note("prepare", why)
 
 
 @flags
@@ -134,14 +128,16 @@ def task(
     """
     from vgtools.datasets.rows import save
     from vgtools.tasks.dispatch import text_rows
+    from vgtools.tasks.kinds.answer import with_annotations
     from vgtools.tasks.own import definition, files_of, named_task
-    from vgtools.tasks.table import find_splits
+    from vgtools.tasks.table import built_in, find_splits
 
     found = named_task(name)
+    is_run = built_in(name) is None
     piped = list(vars(files).values()).count("-") > 1
     refuse_if(piped, "-", "only one file can come from a pipe")
-    refuse_if(found.own and data, "DATA", "a run names the files of its task")
-    given = data or not found.own or any(vars(files).values())
+    refuse_if(is_run and data, "DATA", "a run names the files of its task")
+    given = data or not is_run or any(vars(files).values())
     refuse_if(not given and hold_out is not None, "--hold-out", "a run has a share of its own")
     if given:
         splits = find_splits(found, data, **vars(files), hold_out=hold_out)
@@ -154,7 +150,7 @@ def task(
     config: dict[str, Any] = {"command": "task", "task": found.name, "splits": list(splits)}
     config |= {"own": definition(found)} if found.own else {}
     config |= {} if hold_out is None else {"hold_out": hold_out}
-    inputs = list(dict.fromkeys(splits.values()))
+    inputs = with_annotations(found, splits.values())
     rows = text_rows(found, splits, hold_out)
     save(rows, target.output, Tally(), "texts", config, inputs, target.restart)
 

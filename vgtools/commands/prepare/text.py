@@ -49,7 +49,7 @@ def wikitext(
         "drop_short": drop_short,
         "trim": trim,
     }
-    rows = running_text.wikitext(read_text_rows(text), tally, **filters)
+    rows = running_text.wikitext(read_text_rows(text, tally.text), tally, **filters)
     config = {"command": "wikitext"} | filters
     save(rows, target.output, tally, "lines", config, [text], target.restart)
     if not any(filters.values()):
@@ -164,6 +164,8 @@ def sentences(
     unknown = f"{language!r} is not one of {', '.join(running_text.LANGUAGES)}"
     refuse_if(language not in running_text.LANGUAGES, "--language", unknown)
     tally = Tally()
-    rows = running_text.sentences(read_text_rows(text), language, tally, drop_empty, text)
+    rows = running_text.sentences(
+        read_text_rows(text, tally.text), language, tally, drop_empty, text
+    )
     config = {"command": "sentences", "language": language, "drop_empty": drop_empty}
     save(rows, target.output, tally, "sentences", config, [text], target.restart)

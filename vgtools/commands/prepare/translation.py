@@ -52,19 +52,15 @@ def pairs(
     """
     from vgtools.datasets import pairs as parallel
     from vgtools.datasets.rows import save
-    from vgtools.io.streams import TextStats
 
     both = source == translations == "-"
     refuse_if(both, "TARGET", "only one of the files can come from a pipe")
     tally = Tally()
-    stats = TextStats()
     bounds: dict[str, Any] = {"ratio": ratio, "longest": longest}
-    rows = parallel.pairs(source, translations, tally, stats=stats, **bounds)
+    rows = parallel.pairs(source, translations, tally, **bounds)
     config = {"command": "pairs", **bounds}
     inputs = [source, translations]
     save(rows, target.output, tally, "pairs", config, inputs, target.restart)
-    if stats.replaced:
-        note("prepare", f"{stats.replaced} lines are not UTF-8; bad bytes were replaced")
 
 
 @flags

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.artifact import open_features, read_ids, read_manifest
+from vgtools.io.artifact import open_features, origin_of, read_ids, read_manifest
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.files import sha256_file
 from vgtools.io.inputs import Inputs
@@ -32,6 +32,7 @@ from vgtools.io.output import Output
 from vgtools.io.splits import inherited
 from vgtools.io.streams import read_lines
 from vgtools.io.written import check_made, is_marked, manifest_beside
+from vgtools.models.references import check_same
 from vgtools.text.blocks import check_range, open_packed
 from vgtools.text.vokens import VokenWriter, check_banks, has_rows, hash_of, hashes_of, rows_of
 
@@ -235,10 +236,11 @@ def read_vokens(
     offsets = offsets_beside(tokens)
     for path in (tokens, *([vokens] if vokens else [])):
         check_made(path)
-    written = vokens or _vokens_beside(tokens)
-    if written:
-        _check_tokens(written, tokens, offsets)
-        _check_facts(written, tokenizer["sha256"], level if vokens else None)
+    # The tokens may be vg's where the vokens are not.
+    known = vokens if vokens and manifest_beside(vokens) else _vokens_beside(tokens)
+    if known:
+        _check_tokens(known, tokens, offsets)
+        _check_facts(known, tokenizer["sha256"], level if known == vokens else None)
     listed = ids or (vokens and _beside(vokens, ".ids"))
     inputs = Inputs([path for path in (tokens, offsets, vokens, listed) if path])
     source = Dataset(tokens, "tokens", 1)
@@ -271,7 +273,7 @@ def read_vokens(
             out.write(rows, found)
             out.commit("")
         facts = {"count": count, "level": level} if vokens else {}
-        out.finish(tokenizer=tokenizer, **facts, **inherited([written or tokens]))
+        out.finish(tokenizer=tokenizer, **facts, **inherited([known or tokens]))
         return out.counts
 
 
@@ -405,8 +407,14 @@ def read_keys(
             that is NaN, infinite or all zero in float32.
     """
     inputs = Inputs([path for file in files for path in (file, _beside(file, ".ids"))])
+    networks = dict[str, dict[str, Any]]()
     for file in files:
         check_made(file)
+        made = read_manifest(file, verify=False) if manifest_beside(file) else {}
+        if made.get("backbone"):
+            networks[file] = origin_of({**made["backbone"], "pooling": made.get("pooling")})
+    for file, network in networks.items():
+        check_same("backbone", network, next(iter(networks.values())), file)
     sets = [Dataset(file, "keys", 2, "f") for file in files]
     width = sets[0].shape[1]
     for keys in sets:
@@ -482,7 +490,9 @@ def write_keys(feats: str, output: str, restart: bool = False) -> dict[str, int]
             out.write(block.data)
             out.commit({"rows": start + len(block)})
         out.write(_around("keys", "<f4", found.array.shape)[1])
-        out.finish(kind="published-keys", **facts)
+        # Who reads several sets back does not mix the features of two networks.
+        made = {name: found.manifest.get(name) for name in ("backbone", "pooling")}
+        out.finish(kind="published-keys", **facts, **made)
     return facts
 
 

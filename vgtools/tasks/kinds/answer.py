@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,15 @@ def annotations_path(questions: str | Path) -> Path:
     return path.with_name(name)
 
 
+def with_annotations(task: Task, paths: Iterable[str]) -> list[str]:
+    """Return files of a task, each once, and the annotations that are read with VQA's questions."""
+    found = dict.fromkeys(paths)
+    if task.kind == "answer" and task.own is None:
+        beside = [str(annotations_path(path)) for path in found]
+        found |= dict.fromkeys(path for path in beside if os.path.exists(path))
+    return [*found]
+
+
 def read(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
 ) -> Iterator[tuple[int | None, VisualExample]]:
@@ -63,12 +73,14 @@ def read(
         why = 'the name of a file of questions must contain "questions", to find its annotations'
         raise DataError(why, path)
     answers = dict[int, tuple[Answer, ...]]()
+    pictures = dict[int, Any]()
     if not unlabelled or (beside != Path(path) and beside.exists()):
-        for number, given in _annotations(beside):
+        for number, picture, given in _annotations(beside):
             if number in answers:
                 why = f"holds the answers to the question {number} twice; leave one of them out"
                 raise DataError(why, beside)
             answers[number] = given
+            pictures[number] = picture
     split = re.search(r"(train|val|test)(?:-dev)?(20\d\d)", Path(path).name)
     for where, row in json_rows(path, "questions", "questions", _FORM):
         number = json_field(row, "question_id", int, where, path)
@@ -77,6 +89,9 @@ def read(
         if answers and number not in answers:
             why = f"{where}: {beside} holds no answers to the question {number}"
             raise DataError(f"{why}; both must be of one split", path)
+        if pictures.get(number) not in (None, image):
+            why = f"question {number} is about the image {image}, {beside} has {pictures[number]}"
+            raise DataError(f"{where}: {why}; both must be of one version", path)
         name = f"COCO_{split[1]}{split[2]}_{image:012}" if split else str(image)
         given = answers.get(number, ())
         yield None, VisualExample(str(number), question, answers=given, images=(name,))
@@ -96,8 +111,8 @@ def _read_own(
         yield line, VisualExample(row.id, question, answers=answers, images=row.images, line=line)
 
 
-def _annotations(path: Path) -> Iterator[tuple[int, tuple[Answer, ...]]]:
-    """Yield (question id, the annotators' answers)."""
+def _annotations(path: Path) -> Iterator[tuple[int, Any, tuple[Answer, ...]]]:
+    """Yield (question id, image id or None, the annotators' answers)."""
     shared = dict[str, Answer]()  # few answers are distinct
     for where, row in json_rows(path, "annotations", "annotations", _FORM):
         given = row.get("answers") if isinstance(row, dict) else None
@@ -108,7 +123,7 @@ def _annotations(path: Path) -> Iterator[tuple[int, tuple[Answer, ...]]]:
             raise DataError(why, path)
         clean = [" ".join(str(text).split()) for text in texts]
         answers = tuple(shared.setdefault(text, Answer(text, -1)) for text in clean)
-        yield json_field(row, "question_id", int, where, path), answers
+        yield json_field(row, "question_id", int, where, path), row.get("image_id"), answers
 
 
 def gold(task: Task, example: Example) -> list[str] | None:
