@@ -494,7 +494,7 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
     [
         ("flickr8k x --splits .", b"1_x.jpg#0\tA caf\xe9 is open .\n"),
         ("conceptual-captions x", b"A caf\xe9 is open .\thttp://a.org/1.jpg\n"),
-        ("sbu x --captions y", b"A caf\xe9 is open .\n"),
+        ("sbu x y", b"A caf\xe9 is open .\n"),
         ("sentences x", b"A caf\xe9 is open .\n"),
         ("wikitext x", b"A caf\xe9 is open .\n"),
         ("pairs x z", b"A caf\xe9 is open .\n"),
@@ -503,7 +503,8 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
 def test_bytes_that_are_not_utf8_are_reported(
     vg: Runner, flickr: Path, call: str, text: bytes
 ) -> None:
-    (flickr / "x").write_bytes(b"http://a.org/1.jpg\n" if call.startswith("sbu") else text)
+    urls = b"http://static.flickr.com/1/1_a.jpg\n"
+    (flickr / "x").write_bytes(urls if call.startswith("sbu") else text)
     (flickr / "y").write_bytes(text)
     (flickr / "z").write_bytes(b"Ein Haus\n")
     done = vg("prepare", *call.split(), cwd=flickr)

@@ -115,6 +115,8 @@ def test_answers_and_rationales_together(tmp_path: Path, capfd: pytest.CaptureFi
     assert found["q2ar_accuracy"] == pytest.approx(100 / 3)
     assert cli.run(["score", "vcr-qar", qa, "--joint", qar]) == 65
     assert "expected predictions of vcr-qar, got vcr-qa" in capfd.readouterr().err
+    assert cli.run(["score", "vcr-qa", qar]) == 65
+    assert "expected predictions of vcr-qa, got vcr-qar" in capfd.readouterr().err
 
 
 def test_the_leaderboard_s_csv(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -281,6 +281,12 @@ def test_visual_genome_bad_regions(tmp_path: Path) -> None:
         '[0].regions[1]: "phrase" is missing',
     )
     stops_at(tmp_path, parse, json.dumps([{"id": 1}]), '[0]: "regions" is missing')
+    own = {"id": 1, "regions": [{"phrase": "x"}]}
+    stops_at(tmp_path, parse, json.dumps([own, own]), "[1]: duplicate id 1")
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps([own | {"id": 2}]))
+    with pytest.raises(DataError, match="has no region of any image that is kept"):
+        list(parse(other, Tally()))
 
 
 BOXED = [
@@ -318,7 +324,7 @@ def test_visual_genome_boxes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "regions", "why"),
     [
-        ([DATA[0], DATA[0]], BOXED, "duplicate image_id 1"),
+        ([DATA[1], DATA[1]], BOXED, "duplicate image_id 2"),
         ([DATA[0] | {"width": 0}], BOXED, r"or invalid size \[0, 8\]"),
         ([{"image_id": 1}], BOXED, '"width" is missing'),
         (DATA, [{"id": 2, "regions": [{"phrase": "x"}]}], r'\[0\].regions\[0\]: "x" is missing'),

@@ -364,17 +364,27 @@ def visual_genome_regions(
 def _regions(
     path: str | Path, images: Mapping[int, Row], tally: Tally
 ) -> Iterator[tuple[Any, int, str]]:
-    """Yield (region, number of its image, location) of those whose image is among `images`."""
+    """Yield (region, number of its image, location) of those whose image is among `images`.
+
+    Raises:
+        DataError: through the tally an image that comes twice; or no image is among `images`.
+    """
+    seen = set[int]()
     for key, index, item in json_items(path, surrogates=True):
         location = f"{key}[{index}]"
         with tally.of_item():
             regions = _get(item, "regions", list, path, location)
             number = _get(item, "id", int, path, location)
+            if number in seen:
+                raise DataError(f"{location}: duplicate id {number}", path)
+            seen.add(number)
             if number not in images:
                 tally.left_out["region of an image left out"] += len(regions)
                 continue
             for nth, region in enumerate(regions):
                 yield region, number, f"{location}.regions[{nth}]"
+    if images and seen and seen.isdisjoint(images):
+        raise DataError("has no region of any image that is kept", path)
 
 
 def visual_genome_boxes(

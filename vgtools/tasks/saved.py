@@ -18,7 +18,7 @@ from vgtools.tasks.kinds import answer, classify
 from vgtools.tasks.kinds.choice import joint_scores
 from vgtools.tasks.kinds.choice import submission as leaderboard
 from vgtools.tasks.predictions import with_answers
-from vgtools.tasks.table import Task
+from vgtools.tasks.table import Task, built_in
 
 # Forms that a server takes, from the predictions of one task; VCR's leaderboard joins two tasks.
 SUBMISSIONS = {"vqa": answer.submission, "nlvr2": classify.submission}
@@ -50,8 +50,8 @@ def score_saved(
     for file in (path, joint):
         if file is not None:
             check_predictions(file)
+    _require_run_of(task.name, path)
     if joint is not None:
-        _require_run_of("vcr-qar", path)
         _require_run_of("vcr-qa", joint)
     if submission is not None:
         _write_submission(task, path, joint, submission)
@@ -107,12 +107,15 @@ def _check_gold(task: Task, path: str, gold: str) -> None:
 
 
 def _require_run_of(name: str, path: str) -> None:
-    """Refuse predictions whose run.json names another task; a file without a run is accepted."""
+    """Refuse predictions whose run.json names another official task.
+
+    A file without a run is accepted, and so is a task of one's own.
+    """
     run = Path(path).parent.parent / "run.json"
     if path == "-" or not run.is_file():
         return
     found = read_json(run).get("task")
-    if found != name:
+    if found != name and isinstance(found, str) and built_in(found) is not None:
         raise DataError(f"expected predictions of {name}, got {found} (by {run})", path)
 
 
