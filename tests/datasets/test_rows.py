@@ -118,6 +118,19 @@ def test_a_folder_s_digest_changes_with_its_files(tmp_path: Path) -> None:
     assert Folder(tmp_path).digest() != before
 
 
+def test_a_link_changes_with_the_file_that_is_read_through_it(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "1.xml").write_text("one")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "1.xml").symlink_to("../store/1.xml")
+    before = Folder(tmp_path / "folder").digest()
+    (tmp_path / "store" / "1.xml").write_text("another")
+    changed = Folder(tmp_path / "folder").digest()
+    assert changed != before
+    (tmp_path / "store" / "1.xml").unlink()
+    assert Folder(tmp_path / "folder").digest() != changed, "it leads nowhere"
+
+
 def test_boxes_follow_the_photo_s_size(tmp_path: Path) -> None:
     photo(tmp_path / "a.jpg", 224, 149)
     photo(tmp_path / "b.jpg", 500, 333)

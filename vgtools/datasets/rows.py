@@ -170,6 +170,13 @@ def in_split(rows: Iterable[Row], split: str | None) -> Iterator[Row]:
     return (row | {"split": split} for row in rows) if split else iter(rows)
 
 
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError:  # a link that leads nowhere
+        return os.lstat(path)
+
+
 class Folder:
     """The files of a folder and of those below it, by path, name, stem, or the stem up to its `_`.
 
@@ -196,8 +203,11 @@ class Folder:
                 self._names.setdefault(key, set()).add(file)
 
     def digest(self) -> str:
-        """Return a hash of all names, sizes and times, which shows whether the folder changed."""
-        stats = ((file, os.lstat(self.path / file)) for file in self.files)
+        """Return a hash of all names, sizes and times, which shows whether the folder changed.
+
+        A link has those of the file that is read through it.
+        """
+        stats = ((file, _stat(self.path / file)) for file in self.files)
         facts = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
