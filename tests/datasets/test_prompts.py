@@ -75,6 +75,22 @@ def test_sizes_of_vicomte(tmp_path: Path, vicomte: dict[str, str]) -> None:
     (row,) = prompts(sizes, Tally(), vicomte["templates"])
     assert (row["answers"], row["values"]) == ([["cars"], ["skates"]], [1, 0])
     assert row["prompts"][0] == "bikes is [MASK] ."
+    tally = Tally()
+    kept = write(tmp_path / "kept.jsonl", {"sub": "moon"})
+    assert not list(prompts(sizes, tally, vicomte["templates"], subjects=kept))
+    assert tally.left_out == {"subject that --subjects lacks": 1}
+
+
+def test_files_that_rows_have_no_use_for_are_refused(
+    tmp_path: Path, vicomte: dict[str, str]
+) -> None:
+    sizes = write(tmp_path / "s.jsonl", {"sub": "bikes", "obj": "cars", "alt": "skates"})
+    coda = write(tmp_path / "coda.jsonl", CODA)
+    given = {key: vicomte[key] for key in ("templates", "words")}
+    for path, flag in ((sizes, "words"), (coda, "templates")):
+        with pytest.raises(DataError, match=f"no use for --{flag}") as caught:
+            list(prompts(path, Tally(), **given))
+        assert caught.value.code == 2
 
 
 @pytest.mark.parametrize(

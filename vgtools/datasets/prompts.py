@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vgtools.datasets.rows import Row
-from vgtools.io.errors import DataError, Tally
+from vgtools.io.errors import DataError, Exit, Tally
 from vgtools.io.streams import read_jsonl, read_lines
 
 _COLOURS = (
@@ -15,6 +15,7 @@ _COLOURS = (
 _GROUPS = ("Single", "Multi", "Any")
 _CODA = {"text": str, "label": list, "template_group": int, "class_id": str, "object_group": int}
 _PAIR = {"sub": str, "obj": str, "alt": str}
+_LACKED = "subject that --subjects lacks"
 
 
 def prompts(
@@ -35,7 +36,8 @@ def prompts(
         subjects: rows with "sub", the subjects to keep.
 
     Raises:
-        DataError: a file is missing or of another form (65, file and line).
+        DataError: a file is missing or of another form (65, file and line), or has no use for a
+            file that is given (usage).
 
     Source: Paik et al. 2021 (CoDa) and its rows on the hub; Zhang et al. 2022 (ViComTe) and the
         README of its data, by which counts are in the order of the alphabet.
@@ -43,6 +45,7 @@ def prompts(
     rows = read_jsonl(path)
     _, first = next(rows, (0, dict[str, Any]()))
     if "label" in first:
+        _refuse_unused(path, templates=templates, words=words, subjects=subjects)
         yield from _coda(path, tally)
         return
     if templates is None:
@@ -52,9 +55,16 @@ def prompts(
     if not right or not texts:
         why = f"expected templates with one [X] and one [Y] each, got {texts!r:.80}"
         raise DataError(why, templates)
+    kept = (
+        None if subjects is None else {row["sub"] for _, row in read_jsonl(subjects, {"sub": str})}
+    )
     if "alt" in first:
+        _refuse_unused(path, words=words)
         for _, row in read_jsonl(path, _PAIR):
-            yield _row(row["sub"], texts, [[row["obj"]], [row["alt"]]], [1, 0])
+            if kept is not None and row["sub"] not in kept:
+                tally.left_out[_LACKED] += 1
+            else:
+                yield _row(row["sub"], texts, [[row["obj"]], [row["alt"]]], [1, 0])
         return
     if words is None:
         why = "ViComTe's distributions need the words of the relation, --words FILE"
@@ -62,18 +72,22 @@ def prompts(
     answers = _answers(words)
     if next(rows, None):
         raise DataError("expected one object of all distributions, got another row", path, 2)
-    kept = (
-        None if subjects is None else {row["sub"] for _, row in read_jsonl(subjects, {"sub": str})}
-    )
     for subject, counts in first.items():
         right = isinstance(counts, list) and all(type(n) in (int, float) for n in counts)
         if not right or len(counts) != len(answers):
             why = f"expected {len(answers)} counts of {subject!r:.40}, one per class of {words}"
             raise DataError(f"{why}, got {counts!r:.60}", path, 1)
         if kept is not None and subject not in kept:
-            tally.left_out["subject that --subjects lacks"] += 1
+            tally.left_out[_LACKED] += 1
         else:
             yield _row(subject, texts, answers, counts)
+
+
+def _refuse_unused(path: str, **files: str | None) -> None:
+    for flag, file in files.items():
+        if file is not None:
+            why = f"its rows have no use for --{flag}; leave it out"
+            raise DataError(why, path, code=Exit.USAGE)
 
 
 def _row(subject: str, texts: list[str], answers: list[list[str]], values: list[float]) -> Row:

@@ -205,7 +205,7 @@ class Folder:
     def digest(self) -> str:
         """Return a hash of all names, sizes and times, which shows whether the folder changed.
 
-        A link has those of the file that is read through it.
+        A link counts by the file that is read through it.
         """
         stats = ((file, _stat(self.path / file)) for file in self.files)
         facts = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
