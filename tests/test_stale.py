@@ -128,4 +128,10 @@ def test_a_tagger_in_a_folder_is_known_by_its_files(tmp_path: Path) -> None:
     first = tagger_facts(str(folder))
     assert tagger_facts(str(folder)) == first
     (folder / "tagger" / "cfg").write_text("VBD NN")
-    assert tagger_facts(str(folder)) != first
+    second = tagger_facts(str(folder))
+    assert second != first
+    (folder / "tagger").rename(tmp_path / "store")
+    (folder / "tagger").symlink_to("../store")
+    assert tagger_facts(str(folder)) == second
+    (tmp_path / "store" / "cfg").write_text("NN NN")
+    assert tagger_facts(str(folder)) != second

@@ -197,6 +197,18 @@ def test_texts_are_made_again_when_only_the_annotations_change(vg: Runner, tmp_p
     assert str(annotations.relative_to(tmp_path)) in [entry["path"] for entry in inputs]
 
 
+def test_one_file_in_two_roles_is_not_taken_for_another(vg: Runner, tmp_path: Path) -> None:
+    for name, text in (("a", "dull"), ("b", "fine")):
+        (tmp_path / f"{name}.tsv").write_text(f"sentence\tlabel\n{text} one\t0\n{text} two\t1\n")
+    for dev in ("b.tsv", "a.tsv"):
+        files = ("--train", "a.tsv", "--dev", dev, "--test", "b.tsv")
+        done = vg("prepare", "task", "sst-2", *files, "-o", "t.jsonl", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+        said = {row["text"].split()[0] for row in rows if row["split"] == "dev"}
+        assert said == {{"b.tsv": "fine", "a.tsv": "dull"}[dev]}
+
+
 def test_texts_of_other_kinds(vg: Runner, tmp_path: Path) -> None:
     save_tags(tmp_path / "vuan", count=2)
     done = vg("prepare", "task", "vuan", "vuan", "-q", cwd=tmp_path)

@@ -131,6 +131,31 @@ def test_a_link_changes_with_the_file_that_is_read_through_it(tmp_path: Path) ->
     assert Folder(tmp_path / "folder").digest() != changed, "it leads nowhere"
 
 
+def test_files_behind_links_to_folders_are_found(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    photo(tmp_path / "store" / "a.jpg", 4, 4)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "train").symlink_to("../store")
+    (tmp_path / "store" / "up").symlink_to(tmp_path / "store")
+    found = Folder(tmp_path / "folder")
+    assert found.files == ["train/a.jpg"]
+    before = found.digest()
+    photo(tmp_path / "store" / "a.jpg", 40, 4)
+    assert Folder(tmp_path / "folder").digest() != before
+
+
+@pytest.mark.parametrize("images", [("a/1.jpg", "b/1.jpg"), ("cat.jpg", "cat_2.jpg")])
+def test_a_photo_is_not_taken_for_two_images(tmp_path: Path, images: tuple[str, str]) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("a/1.jpg", "cat_2.jpg"):
+        photo(tmp_path / name, 4, 4)
+    rows: list[Row] = [{"image": name} for name in (images[0], *images)]
+    for tally in (Tally(), Tally(skip=True)):
+        with pytest.raises(DataError, match=f"would be the photo of both {images[0]!r}") as caught:
+            list(with_photos(rows, Folder(tmp_path), tally))
+        assert caught.value.code == 65
+
+
 def test_boxes_follow_the_photo_s_size(tmp_path: Path) -> None:
     photo(tmp_path / "a.jpg", 224, 149)
     photo(tmp_path / "b.jpg", 500, 333)

@@ -20,6 +20,7 @@ from pyarrow import parquet
 from vgtools.images import sources
 from vgtools.images.sources import (
     ImageError,
+    Images,
     expand_folder,
     natural_key,
     open_source,
@@ -28,7 +29,7 @@ from vgtools.images.sources import (
 from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.names import id_fault
-from vgtools.io.streams import zstd
+from vgtools.io.streams import Piece, zstd
 
 
 def loaded(source: sources.ImageSource) -> dict[str, bytes | str]:
@@ -451,7 +452,7 @@ def test_images_of_a_table_are_its_bytes_or_the_files_that_it_names(tmp_path: Pa
     ]
     path = save_table(tmp_path / "x.parquet", rows)
     source = open_source(str(path))
-    assert (source.total, source.listing) == (None, None)
+    assert source.total is None
     found = loaded(source)
     missing = f"cannot be read: No such file or directory ({tmp_path}/c.png)"
     nothing = "has neither bytes nor a path"
@@ -460,6 +461,35 @@ def test_images_of_a_table_are_its_bytes_or_the_files_that_it_names(tmp_path: Pa
     }  # fmt: skip
     places = [item.place for item in open_source(str(path), 2).items]
     assert places == [f"{path}:1: ", f"{path}:2: "]
+
+
+def test_files_that_a_table_names_are_in_its_listing(tmp_path: Path) -> None:
+    (tmp_path / "b.png").write_bytes(b"beside")
+    rows: list[dict[str, object]] = [{"bytes": b"1", "path": "a.png"} for _ in range(2)]
+    whole = save_table(tmp_path / "whole.parquet", rows[:1])
+    assert open_source(str(whole)).listing is None
+    path = save_table(tmp_path / "x.parquet", [*rows[:1], {"bytes": None, "path": "b.png"}])
+    first = open_source(str(path)).listing
+    assert first == open_source(str(path)).listing
+    assert first is not None
+    (tmp_path / "b.png").write_bytes(b"another")
+    assert open_source(str(path)).listing != first
+
+
+def test_a_folder_beside_a_tar_is_in_the_listing(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "b.png").write_bytes(b"one")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(tmp_path / "photos" / "b.png", "a.png")
+    places = [str(tmp_path / "photos"), str(tmp_path / "a.tar")]
+
+    def listing() -> str | None:
+        return Images(places).open([*map(Piece, places)]).listing
+
+    first = listing()
+    (tmp_path / "photos" / "b.png").write_bytes(b"another")
+    assert listing() != first
+    assert Images(places[1:]).open([Piece(places[1])]).listing is None
 
 
 def test_the_stamp_of_an_image_of_a_table_is_its_content(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from vgtools.images.sources import is_picture
 from vgtools.io.errors import DataError, Exit, Tally, amount, input_changed, plain, storable
-from vgtools.io.files import dumps
+from vgtools.io.files import dumps, files_below
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import bare, is_jsonl, is_stream, refuse_special
 from vgtools.io.output import Output
@@ -187,15 +187,12 @@ class Folder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.used: dict[str, str] = {}
+        self._images: dict[str, str] = {}  # path -> the image that took it
         if not self.path.is_dir():
             why = "is not a folder" if self.path.exists() else "does not exist"
             raise DataError(why, path, code=Exit.NO_INPUT)
-        # os.walk has no fixed order; sorted files give the same rows on every disk.
-        self.files = sorted(
-            os.path.relpath(os.path.join(folder, name), path)
-            for folder, _, names in os.walk(path)
-            for name in names
-        )
+        # Sorted files give the same rows on every disk.
+        self.files = sorted(files_below(os.fspath(path)))
         self._names: dict[str, set[str]] = {}
         for file in self.files:
             stem = Path(file).stem
@@ -239,6 +236,19 @@ class Folder:
                 raise DataError(f"{image!r:.80} is ambiguous: {both} both match", self.path)
         raise DataError(f"holds no photo {image!r:.80}", self.path, code=Exit.NO_INPUT)
 
+    def take(self, image: str, path: str) -> None:
+        """Note that a file is the photo of an image.
+
+        Raises:
+            DataError: it is the photo of another image, one of which was found by a part of its
+                name (65).
+        """
+        other = self._images.setdefault(path, image)
+        if other != image:
+            why = f"would be the photo of both {other!r:.80} and {image!r:.80}"
+            raise DataError(f"{why}; one of them is missing, remove its rows", path)
+        self.used[image] = path
+
 
 def with_photos(rows: Iterable[Row], photos: Folder, tally: Tally) -> Iterator[Row]:
     """Keep the rows whose photo exists, and scale their boxes to its real size.
@@ -263,7 +273,7 @@ def with_photos(rows: Iterable[Row], photos: Folder, tally: Tally) -> Iterator[R
                 raise DataError(why, error.file, error.line, error.code) from None
             tally.bad(error)
             continue
-        photos.used[image] = path
+        photos.take(image, path)
         yield row
 
 

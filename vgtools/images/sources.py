@@ -23,6 +23,7 @@ from typing import Any, cast
 
 from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit, file_errors
+from vgtools.io.files import files_below
 from vgtools.io.names import file_of, is_separated, is_stream, is_table, is_unnamed, is_url
 from vgtools.io.streams import (
     Piece,
@@ -33,7 +34,7 @@ from vgtools.io.streams import (
     require,
     rows_of_table,
 )
-from vgtools.io.tables import holds_pictures, pictures, table_rows
+from vgtools.io.tables import holds_pictures, named_files, pictures, table_rows
 
 MAX_BYTES = 256 << 20  # size of one encoded image
 
@@ -72,7 +73,8 @@ class ImageSource:
 
     items: Iterator[Item]
     total: int | None  # None for a tar, which is read once
-    listing: str | None  # sha256 over all ids and stamps; None for a tar
+    # sha256 over the stamps of images in files of their own; None where all are in tars or tables.
+    listing: str | None
     # Suffix -> number of files that are not images; in a tar, of those read so far.
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -181,6 +183,7 @@ class Images:
         """Return the images of pieces, counted in images; a tar is always a whole piece."""
         left_out = Counter[str]()
         digest = hashlib.sha256()
+        stamped = False
         parts = list[Iterable[Item]]()
         total: int | None = 0
         for piece in pieces:
@@ -188,7 +191,11 @@ class Images:
             if listed is None:
                 parts.append(_stored_items(piece.path, left_out))
                 total = None
+                if (named := named_by(piece.path)) is not None:
+                    digest.update(f"{named}\n".encode())
+                    stamped = True
                 continue
+            stamped = True
             entries = listed[0][piece.start : piece.stop]
             if self._limit is not None and total is not None:
                 entries = entries[: self._limit - total]
@@ -199,7 +206,7 @@ class Images:
                 add_stamp(digest, self._item(*entry))
             total = None if total is None else total + len(entries)
         items = islice(_unique(parts), self._limit)
-        return ImageSource(items, total, None if total is None else digest.hexdigest(), left_out)
+        return ImageSource(items, total, digest.hexdigest() if stamped else None, left_out)
 
     def size(self, path: str) -> tuple[int, int, str] | None:
         """Return images, their bytes, and a hash of names, sizes and times; None for a tar."""
@@ -302,21 +309,12 @@ def is_picture(name: str) -> bool:
 
 def _walk(root: str, left_out: Counter[str]) -> list[str]:
     """Return the image files below a directory, links followed, in natural order."""
-
-    def fail(error: OSError) -> None:
-        raise DataError(f"cannot be read: {error.strerror}", error.filename, code=Exit.NO_INPUT)
-
     images = []
-    for folder, folders, files in os.walk(root, onerror=fail, followlinks=True):
-        if os.path.islink(folder) and folder != root and _leads_back(folder, root):
-            left_out["(link to a folder above)"] += 1
-            folders.clear()
-            continue
-        for name in files:
-            if is_picture(name):
-                images.append(os.path.relpath(os.path.join(folder, name), root))
-            else:
-                left_out[_suffix(name)] += 1
+    for file in files_below(root, left_out):
+        if is_picture(file):
+            images.append(file)
+        else:
+            left_out[_suffix(file)] += 1
     return sorted(images, key=lambda name: [natural_key(part) for part in name.split(os.sep)])
 
 
@@ -328,21 +326,6 @@ def expand_folder(place: str) -> list[str]:
         names = sorted(os.listdir(place), key=natural_key)
     tars = [os.path.join(place, name) for name in names if name.endswith(TAR_SUFFIXES)]
     return tars if tars and not _walk(place, Counter()) else [place]
-
-
-def _leads_back(link: str, root: str) -> bool:
-    """Return whether a link leads to a folder above itself, or one that the walk came through."""
-    # A link may reach such a folder by another link, so that both real paths and the path of the
-    # walk are compared.
-    real = os.path.realpath(link)
-    above = os.path.dirname(link)
-    if (os.path.realpath(above) + "/").startswith(real + "/"):
-        return True
-    while len(above) > len(root):
-        above = os.path.dirname(above)
-        if os.path.realpath(above) == real:
-            return True
-    return False
 
 
 def is_tar(path: str) -> bool:
@@ -482,6 +465,22 @@ def _table_items(path: str) -> Iterator[Item]:
         yield Item(image, stamp, load, f"{path}:{row}: ")
     if not seen:
         raise _no_image(path, {})
+
+
+def named_by(path: str) -> str | None:
+    """Return a hash of the sizes and times of the files that a table names instead of bytes.
+
+    None for a tar, and for a table that holds all its images.
+    """
+    if not is_table(path):
+        return None
+    base = os.path.dirname(file_of(path))
+    files = [*named_files(path)]
+    places = [file if is_url(file) else os.path.join(base, file) for file in files]
+    facts = iter(remote.facts_of([place for place in places if is_url(place)]))
+    stamps = [str(next(facts)) if is_url(place) else _stamp(place) for place in places]
+    text = "".join(f"{file}\0{stamp}\n" for file, stamp in zip(files, stamps, strict=True))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if files else None
 
 
 def _stored(data: bytes | None) -> bytes:

@@ -8,7 +8,8 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -345,3 +346,42 @@ def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[str]) -> None:
         if os.path.exists(output) and any(os.path.samestat(os.stat(output), one) for one in read):
             why = "is an input of this command and would be overwritten; choose another -o"
             raise DataError(why, output, code=Exit.CANNOT_CREATE)
+
+
+def files_below(root: str, left_out: Counter[str] | None = None) -> Iterator[str]:
+    """Yield the files below a directory by their paths in it, links followed, in no fixed order.
+
+    Args:
+        root: the directory.
+        left_out: counts links to a folder above, which are not followed.
+
+    Raises:
+        DataError: a folder cannot be read (66).
+    """
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"cannot be read: {error.strerror}", error.filename, code=Exit.NO_INPUT)
+
+    for folder, folders, files in os.walk(root, onerror=fail, followlinks=True):
+        if os.path.islink(folder) and folder != root and _leads_back(folder, root):
+            if left_out is not None:
+                left_out["(link to a folder above)"] += 1
+            folders.clear()
+            continue
+        for name in files:
+            yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def _leads_back(link: str, root: str) -> bool:
+    """Return whether a link leads to a folder above itself, or one that the walk came through."""
+    # A link may reach such a folder by another link, so that both real paths and the path of the
+    # walk are compared.
+    real = os.path.realpath(link)
+    above = os.path.dirname(link)
+    if (os.path.realpath(above) + "/").startswith(real + "/"):
+        return True
+    while len(above) > len(root):
+        above = os.path.dirname(above)
+        if os.path.realpath(above) == real:
+            return True
+    return False

@@ -31,7 +31,10 @@ from vgtools.io.names import file_of, is_url, split_table
 _AHEAD = 1 << 22  # bytes fetched beyond those that are read
 _ASKED = 16  # objects that a store is asked about at a time
 # Facts by which a change of an object shows, by the names that stores have for them.
-_VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "last_modified", "mtime")
+_VERSIONS = (
+    "ETag", "etag", "Content-MD5", "Digest", "md5Hash", "blob_id",
+    "Last-Modified", "LastModified", "last_modified", "mtime",
+)  # fmt: skip
 _GONE = (404, 410)  # status of a web server
 # huggingface_hub's errors, also about a repository that is private.
 _MISSING = ("RepositoryNotFoundError", "RevisionNotFoundError", "RemoteEntryNotFoundError")

@@ -120,6 +120,16 @@ def pictures(path: str | Path) -> Iterator[Picture]:
             yield from table.each(table.pictures, batch, first)
 
 
+def named_files(path: str | Path) -> Iterator[str]:
+    """Yield the files that a table of images names instead of holding their bytes."""
+    with closing(_OpenTable(path)) as table:
+        if not table.may_lack_bytes():
+            return
+    for picture in pictures(path):
+        if picture.data is None and picture.path is not None:
+            yield picture.path
+
+
 class _OpenTable:
     """An open file, with the keys of its rows.
 
@@ -253,6 +263,21 @@ class _OpenTable:
         field = self.field("path")
         found: list[str | None] = self._array(batch, field).to_pylist() if field else []
         return found or [None] * len(batch)
+
+    def may_lack_bytes(self) -> bool:
+        """Return whether images may be named by a path alone, as far as the file's ends show."""
+        if not self.field("path"):
+            return False
+        if not self._is_parquet:
+            return True
+        stored = self._file.metadata
+        name = self.field("bytes")
+        column = next(i for i in range(stored.num_columns) if stored.schema.column(i).path == name)
+        for group in range(stored.num_row_groups):
+            facts = stored.row_group(group).column(column).statistics
+            if facts is None or not facts.has_null_count or facts.null_count:
+                return True
+        return False
 
     def pictures(self, batch: pa.RecordBatch, first: int) -> list[Picture]:
         """Return the images of a batch."""

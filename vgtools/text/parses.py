@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import sha256_file
+from vgtools.io.files import files_below, sha256_file
 from vgtools.io.names import bare
 from vgtools.io.streams import read_lines
 
@@ -122,8 +122,9 @@ def tagger_facts(ref: str) -> dict[str, str]:
     if not folder.is_dir():
         return {}
     digest = hashlib.sha256()
-    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-        digest.update(f"{file.relative_to(folder)} {sha256_file(file)}\n".encode())
+    # Path.rglob does not enter links to folders, through which spaCy reads.
+    for name in sorted(files_below(ref)):
+        digest.update(f"{name} {sha256_file(folder / name)}\n".encode())
     return {"tagger_sha256": digest.hexdigest()}
 
 

@@ -11,10 +11,11 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.tiny import save_feats
+from tests.tiny import BACKBONE, save_feats
 from tests.tiny.lm import make_tokenizer, save_packed, save_shape, save_tokenizer
 from vgtools.cli import run
 from vgtools.io.artifact import open_features
+from vgtools.io.files import write_manifest
 from vgtools.systems.vokenization import published
 from vgtools.text.blocks import open_packed
 from vgtools.text.tokens import tokenizer_fingerprint
@@ -207,6 +208,18 @@ def test_sets_of_keys_of_two_networks_are_not_joined(
     assert "keystwo.hdf5: was made with the backbone net, pooling max" in said
     assert "expected net, pooling mean" in said
     assert not Path("all.npy").exists()
+
+
+def test_images_that_would_become_one_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    feats = save_feats(Path("f.npy"), np.eye(2, 2) + 1)
+    Path("f.ids").write_text("S/a\na\n")
+    write_manifest(feats, [feats, "f.ids"], kind="image-features", backbone=BACKBONE)
+    assert run(["prepare", "hdf5", "f.npy", "-o", "S.hdf5", "-q"]) == 65
+    assert "has the images 'a' and 'S/a', which are one in S.hdf5" in capsys.readouterr().err
+    assert not Path("S.hdf5").exists()
 
 
 def test_keys_in_another_order_than_they_were_written_are_refused(

@@ -180,10 +180,13 @@ def _again(
 def _cut(images: Images, path: str) -> PlannedInput:
     """Return the input that shards are cut from: a tar is one, everything else is cut by images."""
     from vgtools.batch.plan import PlannedInput, text_source
+    from vgtools.images.sources import named_by
 
     size = images.size(path)
     if size is None:
-        return text_source(path)._replace(unit="whole", units=1)
+        found = text_source(path)._replace(unit="whole", units=1)
+        named = named_by(path)
+        return found if named is None else found._replace(sha256=f"{found.sha256} {named}")
     count, total, digest = size
     return PlannedInput(path, total, digest, "image", count)
 

@@ -147,10 +147,12 @@ def task(
         why = f"expected one of {', '.join(splits)}, got {split!r}"
         refuse_if(split not in splits, "--split", why)
         splits = {split: splits[split]}
-    config: dict[str, Any] = {"command": "task", "task": found.name, "splits": list(splits)}
+    inputs = with_annotations(found, splits.values())
+    # One file may be several splits, and an input only once.
+    roles = {split: inputs.index(file) for split, file in splits.items()}
+    config: dict[str, Any] = {"command": "task", "task": found.name, "splits": roles}
     config |= {"own": definition(found)} if found.own else {}
     config |= {} if hold_out is None else {"hold_out": hold_out}
-    inputs = with_annotations(found, splits.values())
     rows = text_rows(found, splits, hold_out)
     save(rows, target.output, Tally(), "texts", config, inputs, target.restart)
 

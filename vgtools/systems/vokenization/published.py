@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -249,7 +250,9 @@ def read_vokens(
     if made is not None and len(made) != total:
         why = f"has {len(made)} vokens for the {total} tokens of {tokens}"
         raise DataError(why, vokens)
-    config: dict[str, Any] = {"command": "vokens", "tokenizer": tokenizer["sha256"]}
+    # The mark may be in the manifest of vokens that are not read.
+    marked = inherited([known or tokens])
+    config: dict[str, Any] = {"command": "vokens", "tokenizer": tokenizer["sha256"], **marked}
     count = 0
     if listed:
         names = _ids_of(vokens or tokens, listed)
@@ -273,7 +276,7 @@ def read_vokens(
             out.write(rows, found)
             out.commit("")
         facts = {"count": count, "level": level} if vokens else {}
-        out.finish(tokenizer=tokenizer, **facts, **inherited([known or tokens]))
+        out.finish(tokenizer=tokenizer, **facts, **marked)
         return out.counts
 
 
@@ -476,6 +479,11 @@ def write_keys(feats: str, output: str, restart: bool = False) -> dict[str, int]
     inputs = Inputs([feats, *([] if is_shards(feats) else [_beside(feats, ".ids")])])
     found = open_features(feats)
     names = [name.removeprefix(f"{Path(output).stem}/") for name in found.ids]
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        other = f"{Path(output).stem}/{twice}"
+        why = f"has the images {twice!r:.80} and {other!r:.80}, which are one in {output}"
+        raise DataError(f"{why}; choose another name for it", feats)
     files = [output, _beside(output, ".ids")]
     facts = {"rows": len(names), "dim": int(found.array.shape[1])}
     with Output(files, {"command": "hdf5"}, inputs=inputs, restart=restart) as out:
