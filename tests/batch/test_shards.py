@@ -499,6 +499,19 @@ def test_a_url_of_this_machine_is_no_place_for_shards(tmp_path: Path, url: str) 
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
+def test_the_manifest_at_a_url_replaces_only_a_manifest_of_the_folder(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/o.jsonl"
+    manifest = tmp_path / "o.json"
+    shards._check_manifest_at(url)
+    manifest.write_text('{"vg": "1", "files": {"o.jsonl": {}}}')
+    shards._check_manifest_at(url)
+    for text in ('{"my": "notes"}', "notes", '{"vg": "1", "files": {"o.npy": {}}}'):
+        manifest.write_text(text)
+        with pytest.raises(DataError, match=r"o\.json: is where the manifest goes") as error:
+            shards._check_manifest_at(url)
+        assert error.value.code == Exit.CANNOT_CREATE
+
+
 def damages(folder: Path) -> dict[str, Path]:
     data = sorted(path for path in folder.iterdir() if "-" in path.name)[2]
     return {"data": data, "commit": data.with_name(f"{data.name[:6]}.json")}

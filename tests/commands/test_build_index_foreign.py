@@ -85,7 +85,7 @@ def test_a_bank_of_another_tool_is_the_bank_of_vg(
 def test_embeddings_that_vg_wrote_have_their_own_ids(
     bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("feats.npy", "feats.ids", "feats.json"):
+    for name in ("feats.npy", "feats.ids", "feats.json", "feats.errors.jsonl"):
         (tmp_path / name).write_bytes((bank / name).read_bytes())
     feats, ids = tmp_path / "feats.npy", tmp_path / "feats.ids"
     assert build(bank, tmp_path / "a.faiss", feats, "--ids", ids) == 0
@@ -93,6 +93,8 @@ def test_embeddings_that_vg_wrote_have_their_own_ids(
     other.write_text("".join(sorted(ids.read_text().splitlines(True), reverse=True)))
     capsys.readouterr()
     assert build(bank, tmp_path / "b.faiss", feats, "--ids", other) == 65
+    assert f"its ids have sha256 {sha256_file(ids)}" in capsys.readouterr().err
+    assert build(bank, tmp_path / "b.faiss", f"file://{feats}", "--ids", other) == 65
     assert f"its ids have sha256 {sha256_file(ids)}" in capsys.readouterr().err
     np.save(feats, np.load(feats)[::-1])
     assert build(bank, tmp_path / "b.faiss", feats, "--ids", ids) == 65

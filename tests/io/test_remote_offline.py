@@ -159,3 +159,35 @@ def test_braces_of_a_file_are_its_name_and_patterns_stay_patterns(
     for pattern in ("{0..9999}{0..9999}x.txt", "{0..99}" * 5, "{a,b}" * 30):
         with pytest.raises(DataError, match="names more than 1,000,000 files"):
             remote.expand(pattern)
+
+
+@pytest.mark.parametrize("name", ["ETag", "Content-MD5", "Digest", "Last-Modified", "LastModified"])
+def test_a_change_shows_by_what_a_store_has(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """fsspec's file system of web servers has the names of their headers."""
+
+    class Store:
+        def info(self, path: str) -> dict[str, Any]:
+            return {"name": path, "size": 3, "type": "file", name: "Sun, 29 Nov 2026"}
+
+    monkeypatch.setattr(remote, "_system", lambda url: (Store(), url))
+    assert remote.facts("http://a.org/t.txt") == (3, "Sun, 29 Nov 2026")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_hidden"),
+    [(FileNotFoundError("x"), True), (PermissionError("x"), True), (ConnectionError("x"), False)],
+)
+def test_what_a_store_hides_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_hidden: bool
+) -> None:
+    class Store:
+        def info(self, path: str) -> dict[str, Any]:
+            raise error
+
+    monkeypatch.setattr(remote, "_system", lambda url: (Store(), url))
+    if is_hidden:
+        assert remote.read_if_there("s3://a/t.json", 9) is None
+    else:
+        with pytest.raises(DataError) as caught:
+            remote.read_if_there("s3://a/t.json", 9)
+        assert caught.value.code == Exit.UNAVAILABLE

@@ -19,7 +19,8 @@ from vgtools import cli
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import write_manifest
 from vgtools.io.output import Output
-from vgtools.io.splits import refuse_held_out
+from vgtools.io.splits import held_out_in, refuse_held_out
+from vgtools.io.written import manifest_beside
 from vgtools.models.references import load_tokenizer
 from vgtools.tasks.dispatch import read_split
 from vgtools.tasks.table import find_task
@@ -445,6 +446,24 @@ def test_vokens_of_texts_to_evaluate_on_are_not_learned_from(
                 continue
             with pytest.raises(DataError, match="made of 2 rows of splits to evaluate on"):
                 pack(path, tmp_path / "packed", tokenizer, train=True)
+
+
+def test_a_text_at_a_url_has_its_mark(tmp_path: Path) -> None:
+    text = tmp_path / "val.txt"
+    text.write_text("a\nb\n")
+    mark(text, 2)
+    url = f"file://{text}"
+    assert held_out_in(url) == held_out_in(text) == 2
+    assert manifest_beside(url) == manifest_beside(text)
+    text.write_text("a\nb\nc\n")
+    with pytest.raises(DataError, match="has 6 bytes, its manifest states 4"):
+        held_out_in(url)
+    notes = tmp_path / "val.json"
+    for other in ("{", "[]", '{"mine": 1}', '{"vg": "1", "files": {"other.npy": {}}}'):
+        notes.write_text(other)
+        assert held_out_in(url) == 0
+    notes.unlink()
+    assert manifest_beside(url) == {}
 
 
 def test_published_files_of_texts_to_evaluate_on_are_not_learned_from(

@@ -45,13 +45,13 @@ from vgtools.io.files import (
     versions,
 )
 from vgtools.io.folders import COMMIT, LIST, Shards, fault_in_record
-from vgtools.io.forms import FILES, SIZE, fault_in
+from vgtools.io.forms import FILES, LARGEST, SIZE, fault_in
 from vgtools.io.names import PLAN, ending_of, is_url, manifest_of, manifest_path
 from vgtools.io.output import check_manifest, read_sealed
 from vgtools.io.parquet import Columns
 from vgtools.io.parts import Rows, new_part, part_path
 from vgtools.io.process import Lock, is_lock, when_free
-from vgtools.io.remote import file_size
+from vgtools.io.remote import file_size, read_if_there
 from vgtools.io.streams import Piece
 from vgtools.io.trust import file_hash
 from vgtools.io.written import seal
@@ -539,7 +539,9 @@ def open_folder(
     """
     folder = _folder_of(path)
     _check_folder(path, folder, sources)
-    if not is_url(path):
+    if is_url(path):
+        _check_manifest_at(folder)
+    else:
         check_manifest(manifest_path(folder), [Path(folder)])
     planned = _plan_for(config, sources)
     if restart:
@@ -554,6 +556,27 @@ def open_folder(
     plan, before = _planned(folder, planned, shard_size, default_size)
     plan.check_same(before, path)
     return ShardedOutput(folder, plan)
+
+
+def _check_manifest_at(folder: str) -> None:
+    """Refuse to overwrite anything but the manifest of a folder at a URL.
+
+    Raises:
+        DataError: an object that vg did not write for the folder has its name (73).
+    """
+    place = manifest_of(folder)
+    if not file_size(place):
+        return
+    try:
+        body = orjson.loads(read_if_there(place, LARGEST) or b"")
+    except orjson.JSONDecodeError:
+        body = None
+    files = body.get("files") if isinstance(body, dict) and "vg" in body else None
+    name = os.path.basename(folder)
+    if not isinstance(files, dict) or name not in files:
+        why = "is where the manifest goes, and vg did not write it for this folder"
+        way = f"choose a different name before the suffix of {name}"
+        raise DataError(f"{why}; {way}", place, code=Exit.CANNOT_CREATE)
 
 
 def plan_without_writing(

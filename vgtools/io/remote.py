@@ -36,6 +36,7 @@ _VERSIONS = (
     "Last-Modified", "LastModified", "last_modified", "mtime",
 )  # fmt: skip
 _GONE = (404, 410)  # status of a web server
+_HIDDEN = (401, 403)
 # huggingface_hub's errors, also about a repository that is private.
 _MISSING = ("RepositoryNotFoundError", "RevisionNotFoundError", "RemoteEntryNotFoundError")
 _BRACED = 1_000_000  # files of one pattern
@@ -229,6 +230,28 @@ def read(url: str) -> bytes:
     with _about(url):
         system, path = _system(url)
         return cast(bytes, system.cat_file(path))
+
+
+def read_if_there(url: str, most: int) -> bytes | None:
+    """Return an object of at most `most` bytes whole; None if it is larger, or not to be seen.
+
+    A store that does not list its objects forbids what is missing.
+
+    Raises:
+        DataError: as `facts`, of a store that does not answer.
+    """
+    with _about(url):
+        system, path = _system(url)
+        try:
+            info = system.info(path)
+            small = info["type"] == "file" and (info["size"] or 0) <= most
+            return cast(bytes, system.cat_file(path)) if small else None
+        except (FileNotFoundError, PermissionError) as error:
+            if isinstance(error.__cause__, FileNotFoundError | PermissionError | None):
+                return None
+            if is_missing(error.__cause__) or getattr(error.__cause__, "status", 0) in _HIDDEN:
+                return None
+            raise
 
 
 def expand(pattern: str) -> list[str]:

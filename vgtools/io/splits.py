@@ -40,10 +40,10 @@ def held_out_in(path: str | Path) -> int:
 
     A link has the manifest of its file, a shard the one of its folder.
     """
-    places = {file_of(path)}
-    if not is_url(path):
-        places.add(real := os.path.realpath(file_of(path)))
-        places.add(os.path.dirname(real))
+    if is_url(path):
+        return manifest_beside(path).get("held_out") or 0
+    real = os.path.realpath(file_of(path))
+    places = {file_of(path), real, os.path.dirname(real)}
     # A file that is not vg's, in a folder that is not, has no manifest to read.
     made = [place for place in places if is_shards(place) or is_made(place)]
     return max((manifest_beside(place).get("held_out") or 0 for place in made), default=0)

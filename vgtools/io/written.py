@@ -18,10 +18,12 @@ from vgtools.io.names import (
     file_of,
     is_shards,
     is_stream,
+    is_url,
+    manifest_of,
     manifest_path,
     real_folder,
 )
-from vgtools.io.remote import file_size
+from vgtools.io.remote import file_size, read_if_there
 from vgtools.io.trust import file_hash
 
 FORMAT = 1  # format of manifests and run.json
@@ -126,6 +128,8 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
             than it states, or both were renamed (65).
     """
     stream = file_of(stream)
+    if is_url(stream):
+        return _manifest_at(stream, sha256)
     path = manifest_path(stream)
     if is_stream(stream) or not path.is_file():
         return {}
@@ -157,6 +161,38 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
         check_file(stream, {"bytes": facts.get("bytes")}, "its manifest", f"{cause}: {again}")
     if sha256 and facts.get("sha256"):
         check_hash(stream, sha256, facts["sha256"], "its manifest", again, "was rewritten")
+    return body
+
+
+def _manifest_at(url: str, sha256: str | None) -> dict[str, Any]:
+    """Return the manifest next to an object or a folder at a URL; as `manifest_beside`.
+
+    The object is not fetched for its hash: its size alone is compared, unless the hash is known.
+    """
+    is_folder = url.endswith("/")
+    url = url.rstrip("/")
+    place = manifest_of(url)
+    data = read_if_there(place, LARGEST) or b""
+    try:
+        body = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    if not isinstance(body, dict) or "vg" not in body:
+        return {}
+    check_format(body, place)
+    check_form(body, MANIFEST, place, f"create {url} again, or remove the manifest")
+    files = body.get("files")
+    facts = files.get(os.path.basename(url)) if isinstance(files, dict) else None
+    if facts is None:
+        return {}
+    check_form(facts, {"bytes?": SIZE, "sha256?": str}, place, f"create {url} again")
+    again = f"create it again, or remove {place}"
+    size = None if is_folder or facts.get("bytes") is None else file_size(url)
+    if size not in (None, facts.get("bytes")):
+        why = f"has {size} bytes, its manifest states {facts['bytes']}: it is cut off or changed"
+        raise DataError(f"{why}; {again}", url)
+    if sha256 and facts.get("sha256"):
+        check_hash(url, sha256, facts["sha256"], "its manifest", again, "was rewritten")
     return body
 
 
@@ -198,7 +234,9 @@ def check_made(path: str | Path, sha256: str | None = None) -> None:
     Raises:
         DataError: as `manifest_beside`.
     """
-    if is_made(path):
+    if is_url(path):  # not fetched for its hash
+        manifest_beside(path, sha256)
+    elif is_made(path):
         with file_errors(path, reading=True):
             manifest_beside(path, sha256 or file_hash(file_of(path)))
 
@@ -212,7 +250,9 @@ def is_made(path: str | Path) -> bool:
         DataError: as `manifest_beside`.
     """
     path = file_of(path)
-    if is_stream(path) or is_shards(path) or not is_marked(manifest_path(path)):
+    if is_stream(path) or is_shards(path):
+        return False
+    if not is_url(path) and not is_marked(manifest_path(path)):
         return False
     return bool(manifest_beside(path))
 

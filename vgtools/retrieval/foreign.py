@@ -243,11 +243,10 @@ def _check_written(file: str, ids: Sequence[str]) -> dict[str, Any]:
     Raises:
         DataError: the hash of either is another, or they are of texts (65).
     """
-    if is_url(file):
-        return {}
-    sha256 = sha256_file(file)
+    remote = is_url(file)  # not fetched for its hash
+    sha256 = None if remote else sha256_file(file)
     made = manifest_beside(file, sha256)
-    if not made and (record := record_of(file)):  # --emb wrote them next to it
+    if not made and sha256 and (record := record_of(file)):  # --emb wrote them next to it
         made = record.body
         stated = made["files"].get(Path(file).name, {}).get("sha256", sha256)
         again = "create it again, or give your own embeddings another name"
@@ -260,7 +259,7 @@ def _check_written(file: str, ids: Sequence[str]) -> dict[str, Any]:
     now = hashlib.sha256("".join(f"{name}\n" for name in ids).encode()).hexdigest()
     if listed is not None and files[listed]["sha256"] != now:
         why = f"its ids have sha256 {files[listed]['sha256']} by its manifest, the ids given have"
-        raise DataError(f"{why} {now}; name {Path(file).with_name(listed)}", file)
+        raise DataError(f"{why} {now}; name {os.path.join(os.path.dirname(file), listed)}", file)
     return made
 
 
