@@ -235,7 +235,7 @@ def read(url: str) -> bytes:
 def read_if_there(url: str, most: int) -> bytes | None:
     """Return an object of at most `most` bytes whole; None if it is larger, or not to be seen.
 
-    A store that does not list its objects forbids what is missing.
+    A store that does not list its objects refuses to answer about missing ones.
 
     Raises:
         DataError: as `facts`, of a store that does not answer.

@@ -172,7 +172,10 @@ def _manifest_at(url: str, sha256: str | None) -> dict[str, Any]:
     is_folder = url.endswith("/")
     url = url.rstrip("/")
     place = manifest_of(url)
-    data = read_if_there(place, LARGEST) or b""
+    try:
+        data = read_if_there(place, LARGEST) or b""
+    except DataError as error:  # the file that was named is of interest
+        raise DataError(error.why, url, error.line, error.code) from None
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError:
