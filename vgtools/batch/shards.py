@@ -45,16 +45,16 @@ from vgtools.io.files import (
     versions,
 )
 from vgtools.io.folders import COMMIT, LIST, Shards, fault_in_record
-from vgtools.io.forms import FILES, LARGEST, SIZE, fault_in
+from vgtools.io.forms import FILES, SIZE, fault_in
 from vgtools.io.names import PLAN, ending_of, is_url, manifest_of, manifest_path
 from vgtools.io.output import check_manifest, read_sealed
 from vgtools.io.parquet import Columns
 from vgtools.io.parts import Rows, new_part, part_path
 from vgtools.io.process import Lock, is_lock, when_free
-from vgtools.io.remote import file_size, read_if_there
+from vgtools.io.remote import file_size
 from vgtools.io.streams import Piece
 from vgtools.io.trust import file_hash
-from vgtools.io.written import seal
+from vgtools.io.written import manifest_beside, seal
 
 Record = dict[str, Any]  # a worker's report of a shard: "shard", "items", "seconds"
 
@@ -565,17 +565,9 @@ def _check_manifest_at(folder: str) -> None:
         DataError: an object that vg did not write for the folder has its name (73).
     """
     place = manifest_of(folder)
-    if not file_size(place):
-        return
-    try:
-        body = orjson.loads(read_if_there(place, LARGEST) or b"")
-    except orjson.JSONDecodeError:
-        body = None
-    files = body.get("files") if isinstance(body, dict) and "vg" in body else None
-    name = os.path.basename(folder)
-    if not isinstance(files, dict) or name not in files:
+    if file_size(place) and not manifest_beside(f"{folder}/"):
         why = "is where the manifest goes, and vg did not write it for this folder"
-        way = f"choose a different name before the suffix of {name}"
+        way = f"choose a different name before the suffix of {os.path.basename(folder)}"
         raise DataError(f"{why}; {way}", place, code=Exit.CANNOT_CREATE)
 
 

@@ -50,7 +50,7 @@ def score_saved(
     for file in (path, joint):
         if file is not None:
             check_predictions(file)
-    _require_run_of(task.name, path)
+    _require_run_of(task.name, path, official=joint is None)
     if joint is not None:
         _require_run_of("vcr-qa", joint)
     if submission is not None:
@@ -106,16 +106,18 @@ def _check_gold(task: Task, path: str, gold: str) -> None:
         raise DataError(f"{why}; {way_out}", gold)
 
 
-def _require_run_of(name: str, path: str) -> None:
-    """Refuse predictions whose run.json names another official task.
+def _require_run_of(name: str, path: str, official: bool = False) -> None:
+    """Refuse predictions whose run.json names another task; a file without a run is accepted.
 
-    A file without a run is accepted, and so is a task of one's own.
+    With `official` a task of one's own is accepted as well: it may have the form of an official.
     """
     run = Path(path).parent.parent / "run.json"
     if path == "-" or not run.is_file():
         return
     found = read_json(run).get("task")
-    if found != name and isinstance(found, str) and built_in(found) is not None:
+    if official and (not isinstance(found, str) or built_in(found) is None):
+        return
+    if found != name:
         raise DataError(f"expected predictions of {name}, got {found} (by {run})", path)
 
 

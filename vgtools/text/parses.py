@@ -123,7 +123,7 @@ def tagger_facts(ref: str) -> dict[str, str]:
         return {}
     digest = hashlib.sha256()
     # Path.rglob does not enter links to folders, through which spaCy reads.
-    for name in sorted(files_below(ref)):
+    for name in sorted(name for name in files_below(ref) if (folder / name).is_file()):
         digest.update(f"{name} {sha256_file(folder / name)}\n".encode())
     return {"tagger_sha256": digest.hexdigest()}
 
