@@ -260,3 +260,26 @@ def test_the_split_distinguishes_pictures_of_one_number(tmp_path: Path) -> None:
     assert (caught.value.file, caught.value.line) == ("q.json", 5)
     with pytest.raises(DataError, match="no regions of it; extract them"):
         regions.find("43", "q.json", None)
+
+
+@pytest.mark.parametrize("held", ["p00.png", "cats/p00.png"])
+def test_pictures_of_one_name_in_two_folders_do_not_share_regions(
+    tmp_path: Path, held: str
+) -> None:
+    regions = open_regions(save_pictures(tmp_path / "x.npy", {held: [0]}))
+    for name in ("p00", "img/cats/p00.jpg", "cats/p00.png"):
+        assert regions.find(name, "q.jsonl", 1) == held
+    for other in ("dogs/p00.png", "dogs/p00"):
+        with pytest.raises(DataError, match=r"'cats/p00\.png' and 'dogs/p00") as caught:
+            regions.find(other, "q.jsonl", 2)
+        assert (caught.value.file, caught.value.line) == ("q.jsonl", 2)
+
+
+def test_a_number_of_coco_is_one_picture_in_all_folders(tmp_path: Path) -> None:
+    regions = open_regions(save_pictures(tmp_path / "x.npy", {"42": [0]}))
+    for name in ("train2014/COCO_train2014_000000000042.jpg", "val2017/000000000042.jpg"):
+        assert regions.find(name, "q.jsonl", 1) == "42"
+    regions = open_regions(save_pictures(tmp_path / "y.npy", {"001.jpg": [0]}))
+    regions.find("cats/001.jpg", "q.jsonl", 1)
+    with pytest.raises(DataError, match="one such picture"):
+        regions.find("dogs/001.jpg", "q.jsonl", 2)

@@ -28,7 +28,7 @@ from vgtools.io.files import sha256_file
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import file_of, is_table, split_table
 from vgtools.io.streams import read_jsonl, read_text_rows, read_texts, read_windows
-from vgtools.io.tables import holds_pictures, pictures, table_rows
+from vgtools.io.tables import holds_pictures, paths_without_bytes, pictures, table_rows
 
 Rows = list[dict[str, Any]]
 
@@ -455,3 +455,18 @@ def test_images_of_a_column_have_ids_and_bytes(write: Callable[..., Path]) -> No
     named = f"{path}#image=id,bytes=image"
     assert [picture.image for picture in pictures(named)] == [*"0123"]
     assert next(row for _, row in read_jsonl(named)) == {"image": "0", "text": "a"}
+
+
+def test_images_without_bytes_are_named_by_their_paths(write: Callable[..., Path]) -> None:
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    stored: list[dict[str, Any] | None] = [
+        {"bytes": b"0", "path": "0.png"},
+        None,
+        {"bytes": None, "path": "2.png"},
+        {"bytes": None, "path": None},
+        {"bytes": None, "path": "4.png"},
+    ]
+    file = write(pa.table({"image": pa.array(stored, kind)}), 2)
+    assert [*paths_without_bytes(file)] == ["2.png", "4.png"]
+    full = write(pa.table({"image": pa.array(stored[:1], kind)}), rows=2)
+    assert [*paths_without_bytes(full)] == []

@@ -64,6 +64,7 @@ def _sentences(path: str, stats: TextStats) -> Iterator[str]:
     """
     for number, line in enumerate(read_lines(path, stats), 1):
         if number == 1 and holds_rows(path, line):
-            way = "jq -r .text writes the texts of rows"
-            raise DataError(f"holds rows, expected one sentence per line; {way}", path, 1)
+            way = f"""jq -r 'select((.split // "train") == "train").text' {path}"""
+            why = "holds rows, expected one sentence per line; write those to learn from"
+            raise DataError(f"{why}: {way}", path, 1)
         yield line

@@ -15,6 +15,7 @@ Axes: N images, R regions of an image, D channels.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from vgtools.io.streams import jsonl_rows, open_shard, require
 
 KIND = "region-features"
 _SCAN = 8192  # feature rows checked at a time
+_COCO = re.compile(r"(?:^|_)\d{12}$")
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Regions:
         self._codes = np.frombuffer(table.codes, np.int32)
         self._rows = {image: row for row, image in enumerate(table.images)}
         self.counts = np.diff(self._starts)  # (N,) int64, regions of each image
+        self._asked: dict[str, str] = {}  # image -> the name that found it, with its folder
 
     def __len__(self) -> int:
         return len(self.images)
@@ -98,15 +101,22 @@ class Regions:
         Errors name the file and line of the data set.
 
         Raises:
-            DataError: no image has this name, or several have.
+            DataError: no image has this name, several have, or the image was already found for one
+                of the same name in another folder.
         """
-        if name in self:
-            return name
-        images = list[str]()
-        for key in _names(name):
+        images = [name] if name in self else list[str]()
+        for key in () if images else _names(name):
             images = self._by_name.get(key, [])
             if len(images) == 1:
-                return images[0]
+                break
+        if len(images) == 1:
+            other = self._asked.get(images[0], "")
+            if _are_two(name, other):
+                both = f"the pictures {other!r:.80} and {name!r:.80}: {self.path} holds"
+                why = f"{both} regions of one such picture; extract the regions of both"
+                raise DataError(why, file, line)
+            self._asked[images[0]] = max(name, other, key=lambda one: "/" in one)
+            return images[0]
         found = "no regions of it; extract them"
         if images:
             found = f"{len(images)} images of that name: {', '.join(images[:3])}"
@@ -168,6 +178,16 @@ def _names(image: str) -> tuple[str, str]:
     name = Path(image).stem if Path(image).suffix in SUFFIXES else Path(image).name
     bare = re.sub(r"^COCO_[a-z]+20\d\d_", "", name)
     return name, bare.lstrip("0") if bare.isdigit() else bare
+
+
+def _are_two(image: str, other: str) -> bool:
+    """Return whether two names of one file name are of two folders, and so of two images.
+
+    COCO's numbers of twelve digits are unique in all its folders.
+    """
+    folders = [f"/{os.path.dirname(name)}" for name in (image, other)]
+    short, long = sorted(folders, key=len)
+    return short != "/" and not long.endswith(short) and not _COCO.search(Path(image).stem)
 
 
 @dataclass

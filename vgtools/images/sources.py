@@ -34,7 +34,7 @@ from vgtools.io.streams import (
     require,
     rows_of_table,
 )
-from vgtools.io.tables import holds_pictures, named_files, pictures, table_rows
+from vgtools.io.tables import holds_pictures, paths_without_bytes, pictures, table_rows
 
 MAX_BYTES = 256 << 20  # size of one encoded image
 
@@ -475,7 +475,7 @@ def named_by(path: str) -> str | None:
     if not is_table(path):
         return None
     base = os.path.dirname(file_of(path))
-    files = [*named_files(path)]
+    files = [*paths_without_bytes(path)]
     places = [file if is_url(file) else os.path.join(base, file) for file in files]
     facts = iter(remote.facts_of([place for place in places if is_url(place)]))
     stamps = [str(next(facts)) if is_url(place) else _stamp(place) for place in places]

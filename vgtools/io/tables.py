@@ -115,19 +115,17 @@ def pictures(path: str | Path) -> Iterator[Picture]:
     Their ids are the column "image", or the paths that are stored with them, or `FILE:ROW`.
     """
     with closing(_OpenTable(path)) as table:
-        needed = [table.keys["image"], table.field("bytes") or str(table.picture)]
+        needed = [table.keys["image"], table.stored]
         for first, batch in table.batches(needed, _PICTURES):
             yield from table.each(table.pictures, batch, first)
 
 
-def named_files(path: str | Path) -> Iterator[str]:
+def paths_without_bytes(path: str | Path) -> Iterator[str]:
     """Yield the files that a table of images names instead of holding their bytes."""
     with closing(_OpenTable(path)) as table:
-        if not table.may_lack_bytes():
-            return
-    for picture in pictures(path):
-        if picture.data is None and picture.path is not None:
-            yield picture.path
+        if table.may_lack_bytes():
+            for first, batch in table.batches([table.stored], _PICTURES):
+                yield from table.each(table.unstored, batch, first)
 
 
 class _OpenTable:
@@ -136,6 +134,7 @@ class _OpenTable:
     Attributes:
         keys: key -> column, or a field of one; "" for ids that are stored with the images.
         picture: the column of images.
+        stored: the column of their bytes, or the field of it.
         unnamed: the columns that may be the one of images, if there are several.
     """
 
@@ -174,6 +173,7 @@ class _OpenTable:
         self.keys = {key: name for key, name in keys.items() if name not in stored}
         if self.picture is not None:
             self.keys.setdefault("image", "")
+        self.stored = self.field("bytes") or str(self.picture)
 
     def field(self, name: str) -> str:
         """Return a field of the images, named as a column is; "" if they have none of the name."""
@@ -279,9 +279,14 @@ class _OpenTable:
                 return True
         return False
 
+    def unstored(self, batch: pa.RecordBatch, first: int) -> list[str]:
+        """Return the paths of the images of a batch that have no bytes."""
+        paths = zip(self.paths(batch), self._array(batch, self.stored).is_null(), strict=True)
+        return [path for path, lacks in paths if lacks.as_py() and path is not None]
+
     def pictures(self, batch: pa.RecordBatch, first: int) -> list[Picture]:
         """Return the images of a batch."""
-        stored = self._array(batch, self.field("bytes") or str(self.picture)).to_pylist()
+        stored = self._array(batch, self.stored).to_pylist()
         facts = self.values(batch, "image", first), stored, self.paths(batch)
         rows = range(first + 1, first + 1 + len(batch))
         return [*map(Picture, rows, *facts)]

@@ -128,75 +128,55 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
             than it states, or both were renamed (65).
     """
     stream = file_of(stream)
-    if is_url(stream):
-        return _manifest_at(stream, sha256)
-    path = manifest_path(stream)
-    if is_stream(stream) or not path.is_file():
-        return {}
-    with file_errors(path, reading=True), open(path, "rb") as opened:
-        if os.path.getsize(path) > LARGEST and not is_marked(path):
-            return {}
-        data = read_small(opened, path)
-    try:
-        body = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise DataError(f"not valid JSON ({error}); expected a vg manifest", path) from None
+    place, body = _body_at(stream) if is_url(stream) else _body_beside(stream)
     if not isinstance(body, dict) or "vg" not in body:
         return {}
-    check_format(body, path)
-    check_form(body, MANIFEST, path, f"create {stream} again, or remove the manifest")
+    check_format(body, place)
+    check_form(body, MANIFEST, place, f"create {stream} again, or remove the manifest")
     files = body.get("files")
-    name = Path(real_folder(stream)).name
     if not isinstance(files, dict):
         return {}
-    if name not in files:
-        if _is_renamed(Path(real_folder(stream)), files):
-            raise renamed(name, files, path)
+    real = Path(real_folder(stream))
+    if real.name not in files:
+        if not is_url(stream) and _is_renamed(real, files):
+            raise renamed(real.name, files, Path(place))
         return {}
-    facts = files[name]
-    check_form(facts, {"bytes?": SIZE, "sha256?": str}, path, f"create {stream} again")
-    again = f"create it again, or remove {path}"
-    if os.path.isfile(stream):
-        cause = "it is cut off, or was written without -o"
-        check_file(stream, {"bytes": facts.get("bytes")}, "its manifest", f"{cause}: {again}")
+    facts = files[real.name]
+    check_form(facts, {"bytes?": SIZE, "sha256?": str}, place, f"create {stream} again")
+    again = f"create it again, or remove {place}"
+    # A folder of shards has no size, nor have objects of which the server states none.
+    if "bytes" in facts and not is_shards(stream) and file_size(stream) is not None:
+        cause = "it is cut off or changed, or was written without -o"
+        check_file(stream, {"bytes": facts["bytes"]}, "its manifest", f"{cause}: {again}")
     if sha256 and facts.get("sha256"):
         check_hash(stream, sha256, facts["sha256"], "its manifest", again, "was rewritten")
     return body
 
 
-def _manifest_at(url: str, sha256: str | None) -> dict[str, Any]:
-    """Return the manifest next to an object or a folder at a URL; as `manifest_beside`.
-
-    The object is not fetched for its hash: its size alone is compared, unless the hash is known.
-    """
-    is_folder = url.endswith("/")
-    url = url.rstrip("/")
-    place = manifest_of(url)
+def _body_beside(stream: str) -> tuple[str, Any]:
+    """Return the place of the manifest of a file here, and its contents; None if none is there."""
+    path = manifest_path(stream)
+    if is_stream(stream) or not path.is_file():
+        return str(path), None
+    with file_errors(path, reading=True), open(path, "rb") as opened:
+        if os.path.getsize(path) > LARGEST and not is_marked(path):
+            return str(path), None
+        data = read_small(opened, path)
     try:
-        data = read_if_there(place, LARGEST) or b""
+        return str(path), orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"not valid JSON ({error}); expected a vg manifest", path) from None
+
+
+def _body_at(url: str) -> tuple[str, Any]:
+    """Return the same of an object or a folder at a URL, which is not fetched for its hash."""
+    place = manifest_of(url.rstrip("/"))
+    try:
+        return place, orjson.loads(read_if_there(place, LARGEST) or b"null")
+    except orjson.JSONDecodeError:
+        return place, None
     except DataError as error:  # the file that was named is of interest
         raise DataError(error.why, url, error.line, error.code) from None
-    try:
-        body = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return {}
-    if not isinstance(body, dict) or "vg" not in body:
-        return {}
-    check_format(body, place)
-    check_form(body, MANIFEST, place, f"create {url} again, or remove the manifest")
-    files = body.get("files")
-    facts = files.get(os.path.basename(url)) if isinstance(files, dict) else None
-    if facts is None:
-        return {}
-    check_form(facts, {"bytes?": SIZE, "sha256?": str}, place, f"create {url} again")
-    again = f"create it again, or remove {place}"
-    size = None if is_folder or facts.get("bytes") is None else file_size(url)
-    if size not in (None, facts.get("bytes")):
-        why = f"has {size} bytes, its manifest states {facts['bytes']}: it is cut off or changed"
-        raise DataError(f"{why}; {again}", url)
-    if sha256 and facts.get("sha256"):
-        check_hash(url, sha256, facts["sha256"], "its manifest", again, "was rewritten")
-    return body
 
 
 def renamed(name: str, files: Iterable[str], manifest: Path) -> DataError:
