@@ -244,3 +244,20 @@ def test_a_library_that_is_missing_is_named(folder: Path, monkeypatch: pytest.Mo
         with pytest.raises(vg.DataError, match=f"to_{name} needs {name}: pip install") as caught:
             getattr(rows, f"to_{name}")()
         assert caught.value.code == 69
+
+
+@pytest.mark.parametrize("name", ["z.jsonl.gz", "z.jsonl.gz/", "z.jsonl.zst"])
+def test_compressed_rows_at_a_url_are_read_with_their_manifest(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "t.txt").write_text("".join(f"{line}\n" for line in LINES))
+    command(
+        "vokenize", tmp_path / "t.txt", "--index", tiny / "vg.faiss", "-o", f"{tmp_path}/{name}"
+    )
+    here, there = vg.read(f"{tmp_path}/{name}"), vg.read(f"file://{tmp_path}/{name}")
+    assert isinstance(there, vg.Rows)
+    assert isinstance(here, vg.Rows)
+    assert there.manifest == here.manifest
+    assert there.manifest["kind"] == "vokens"
+    assert [row.to_dict() for row in there] == [row.to_dict() for row in here]

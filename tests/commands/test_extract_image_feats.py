@@ -704,3 +704,16 @@ def test_a_table_gives_the_features_of_its_files_and_its_bad_rows_are_listed(
     assert "p3.png" in (said := capfd.readouterr().err)
     assert "x.parquet:4: " in said
     assert extract("x.parquet", backbone, *skip, output="s.npy/") == Exit.OK
+
+
+def test_shards_of_a_table_have_the_files_that_it_names(photos: Path, backbone: Path) -> None:
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    rows = [{"bytes": None, "path": f"photos/p{number}.png"} for number in range(6)]
+    parquet.write_table(pa.table({"image": pa.array(rows, kind)}), "x.parquet")
+    assert extract("x.parquet", backbone) == Exit.OK
+    assert extract("x.parquet", backbone, output="s.npy/") == Exit.OK
+    shard = next(Path("s.npy").glob("*.npy"))
+    assert shard.read_bytes() == Path("f.npy").read_bytes()
+    assert extract("x.parquet", backbone, output="s.npy/") == Exit.OK
+    save_photo(photos / "p5.png", 99)
+    assert extract("x.parquet", backbone, output="s.npy/") == Exit.CONFIG

@@ -16,7 +16,9 @@ from PIL import Image
 from tests.conftest import vg_command
 
 Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
-TOKENS = "".join(f"{n}_x.jpg#{k}\tcaption {k} of {n} .\n" for n in range(1, 4) for k in range(2))
+TOKENS = "".join(
+    f"{n}_693b08cb0e.jpg#{k}\tcaption {k} of {n} .\n" for n in range(1, 4) for k in range(2)
+)
 
 
 @pytest.fixture
@@ -24,10 +26,10 @@ def flickr(tmp_path: Path) -> Path:
     (tmp_path / "tokens.txt").write_text(TOKENS)
     (tmp_path / "photos").mkdir()
     for n in range(1, 5):  # the fourth has no caption
-        Image.new("RGB", (8, 6), (n, 0, 0)).save(tmp_path / f"photos/{n}_x.jpg")
+        Image.new("RGB", (8, 6), (n, 0, 0)).save(tmp_path / f"photos/{n}_693b08cb0e.jpg")
     (tmp_path / "photos/notes.json").write_text("{}")  # no picture: nobody misses it
-    (tmp_path / "Flickr_8k.trainImages.txt").write_text("1_x.jpg\n")
-    (tmp_path / "Flickr_8k.devImages.txt").write_text("2_x.jpg\n")
+    (tmp_path / "Flickr_8k.trainImages.txt").write_text("1_693b08cb0e.jpg\n")
+    (tmp_path / "Flickr_8k.devImages.txt").write_text("2_693b08cb0e.jpg\n")
     return tmp_path
 
 
@@ -61,10 +63,15 @@ def test_captions_and_images_are_written_and_a_second_run_changes_nothing(
         jsonl((flickr / "c.jsonl").read_bytes()),
         jsonl((flickr / "i.jsonl").read_bytes()),
     )
-    assert captions[0] == {"image": "1_x.jpg", "text": "caption 0 of 1 .", "split": "train"}
+    assert captions[0] == {
+        "image": "1_693b08cb0e.jpg",
+        "text": "caption 0 of 1 .",
+        "split": "train",
+    }
     assert [c.get("split") for c in captions] == ["train", "train", "dev", "dev", None, None]
     assert images == [
-        {"image": f"{n}_x.jpg", "path": str(flickr / f"photos/{n}_x.jpg")} for n in (1, 2, 3)
+        {"image": f"{n}_693b08cb0e.jpg", "path": str(flickr / f"photos/{n}_693b08cb0e.jpg")}
+        for n in (1, 2, 3)
     ]
     before = {p.name: (p.stat().st_mtime_ns, p.stat().st_ino) for p in flickr.iterdir()}
     done = vg(*call, cwd=flickr)
@@ -72,7 +79,9 @@ def test_captions_and_images_are_written_and_a_second_run_changes_nothing(
     assert b"6 captions in c.jsonl (up to date)" in done.stderr
     assert b"3 images in i.jsonl (up to date)" in done.stderr
     assert {p.name: (p.stat().st_mtime_ns, p.stat().st_ino) for p in flickr.iterdir()} == before
-    (flickr / "photos/4_x.jpg").unlink()  # what the list is made from changed: it is made anew
+    (
+        flickr / "photos/4_693b08cb0e.jpg"
+    ).unlink()  # what the list is made from changed: it is made anew
     assert b"(up to date)" not in vg(*call, cwd=flickr).stderr
 
 
@@ -113,7 +122,8 @@ def test_streams_in_and_out(vg: Runner, flickr: Path) -> None:
         b"vg prepare: 2 captions in stdout; left out: not in dev: 4\n",
     )
     assert jsonl(done.stdout) == [
-        {"image": "2_x.jpg", "text": f"caption {k} of 2 .", "split": "dev"} for k in range(2)
+        {"image": "2_693b08cb0e.jpg", "text": f"caption {k} of 2 .", "split": "dev"}
+        for k in range(2)
     ]
     (flickr / "t.gz").write_bytes(gzip.compress(TOKENS.encode()))
     done = vg("prepare", "flickr8k", "t.gz", "-q", cwd=flickr)
@@ -133,7 +143,7 @@ def test_a_closed_pipe_is_141_and_silent(tmp_path: Path) -> None:
 
 def test_bad_items_fail_or_are_skipped_and_noted(vg: Runner, flickr: Path) -> None:
     (flickr / "tokens.txt").write_text(
-        TOKENS + "torn\n" + "9_x.jpg#0\tno photo\n" * 1 + "9_x.jpg#1\tno photo\n"
+        TOKENS + "torn\n" + "9_693b08cb0e.jpg#0\tno photo\n" * 1 + "9_693b08cb0e.jpg#1\tno photo\n"
     )
     call = ("prepare", "flickr8k", "tokens.txt", "--images", "photos", "-o", "c.jsonl")
     done = vg(*call, cwd=flickr)
@@ -275,10 +285,10 @@ def test_entities_coco_and_visual_genome(vg: Runner, flickr: Path) -> None:
         }
     ]
     assert jsonl((flickr / "i.jsonl").read_bytes()) == [
-        {"image": "1.jpg", "path": str(flickr / "photos/1_x.jpg")}
+        {"image": "1.jpg", "path": str(flickr / "photos/1_693b08cb0e.jpg")}
     ]
 
-    images = [{"id": 1, "file_name": "1_x.jpg", "width": 8, "height": 6}]
+    images = [{"id": 1, "file_name": "1_693b08cb0e.jpg", "width": 8, "height": 6}]
     annotations = [{"id": 5, "image_id": 1, "caption": "A red square."}]
     (flickr / "c.json").write_text(json.dumps({"images": images, "annotations": annotations}))
     done = vg(
@@ -290,7 +300,9 @@ def test_entities_coco_and_visual_genome(vg: Runner, flickr: Path) -> None:
         cwd=flickr,
         input=(flickr / "c.json").read_bytes(),
     )
-    assert jsonl(done.stdout) == [{"image": "1_x.jpg", "text": "A red square.", "split": "val"}]
+    assert jsonl(done.stdout) == [
+        {"image": "1_693b08cb0e.jpg", "text": "A red square.", "split": "val"}
+    ]
     done = vg(
         "prepare", "coco", "c.json", "-o", "c.jsonl", cwd=flickr
     )  # its manifest would be c.json
@@ -327,7 +339,7 @@ def test_entities_coco_and_visual_genome(vg: Runner, flickr: Path) -> None:
     assert jsonl((flickr / "vg.jsonl").read_bytes()) == [
         {
             "image": "vg_nococo/1",
-            "path": str(flickr / "photos/1_x.jpg"),
+            "path": str(flickr / "photos/1_693b08cb0e.jpg"),
             "url": "https://x.org/VG_100K/1.jpg",
         }
     ]
@@ -492,7 +504,7 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        ("flickr8k x --splits .", b"1_x.jpg#0\tA caf\xe9 is open .\n"),
+        ("flickr8k x --splits .", b"1_693b08cb0e.jpg#0\tA caf\xe9 is open .\n"),
         ("conceptual-captions x", b"A caf\xe9 is open .\thttp://a.org/1.jpg\n"),
         ("sbu x y", b"A caf\xe9 is open .\n"),
         ("sentences x", b"A caf\xe9 is open .\n"),

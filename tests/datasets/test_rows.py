@@ -71,9 +71,16 @@ def test_bad_splits(tmp_path: Path) -> None:
 
 
 def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) -> None:
-    for name in ("one/7.jpg", "two/8.png", "100_abc.jpg", "one/x.jpg", "two/x.jpg"):
+    for name in (
+        "one/7.jpg",
+        "two/8.png",
+        "200_left.jpg",
+        "100_693b08cb0e.jpg",
+        "one/x.jpg",
+        "two/x.jpg",
+    ):
         photo(tmp_path / name, 4, 4)
-    for name in ("100_abc.json", "one/x.json"):  # other files beside a photo do not count
+    for name in ("100_693b08cb0e.json", "one/x.json"):  # other files beside a photo do not count
         (tmp_path / name).touch()
     photos = Folder(tmp_path)
     assert (
@@ -83,9 +90,15 @@ def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) ->
         == str(tmp_path / "one/7.jpg")
     )
     assert photos.find("8.jpg") == str(tmp_path / "two/8.png")
-    assert photos.find("100.jpg") == photos.find("100_abc.jpg") == str(tmp_path / "100_abc.jpg")
+    assert (
+        photos.find("100.jpg")
+        == photos.find("100_693b08cb0e.jpg")
+        == str(tmp_path / "100_693b08cb0e.jpg")
+    )
     assert photos.find("one/x.jpg") == str(tmp_path / "one/x.jpg")
-    assert photos.find("100_abc.json") == str(tmp_path / "100_abc.json")
+    assert photos.find("100_693b08cb0e.json") == str(tmp_path / "100_693b08cb0e.json")
+    with pytest.raises(DataError, match=r"holds no photo '200\.jpg'"):
+        photos.find("200.jpg")
     with pytest.raises(
         DataError, match=r"'x.jpg' is ambiguous: one/x.jpg and two/x.jpg both match"
     ):
@@ -102,7 +115,8 @@ def test_a_link_to_nothing_and_a_name_that_is_not_utf8_cost_only_their_own_rows(
 ) -> None:
     (tmp_path / "a.jpg").touch()
     (tmp_path / "b.jpg").symlink_to("nowhere")
-    (tmp_path / os.fsdecode(b"c_\xff.jpg")).touch()
+    (tmp_path / os.fsdecode(b"\xff")).mkdir()
+    (tmp_path / os.fsdecode(b"\xff/c.jpg")).touch()
     folder = Folder(tmp_path)
     assert len(folder.digest()) == 64
     assert folder.find("a.jpg") == str(tmp_path / "a.jpg")
@@ -144,10 +158,10 @@ def test_files_behind_links_to_folders_are_found(tmp_path: Path) -> None:
     assert Folder(tmp_path / "folder").digest() != before
 
 
-@pytest.mark.parametrize("images", [("a/1.jpg", "b/1.jpg"), ("cat.jpg", "cat_2.jpg")])
+@pytest.mark.parametrize("images", [("a/1.jpg", "b/1.jpg"), ("9.jpg", "9_693b08cb0e.jpg")])
 def test_a_photo_is_not_taken_for_two_images(tmp_path: Path, images: tuple[str, str]) -> None:
     (tmp_path / "a").mkdir()
-    for name in ("a/1.jpg", "cat_2.jpg"):
+    for name in ("a/1.jpg", "9_693b08cb0e.jpg"):
         photo(tmp_path / name, 4, 4)
     rows: list[Row] = [{"image": name} for name in (images[0], *images)]
     for tally in (Tally(), Tally(skip=True)):
@@ -280,6 +294,15 @@ def test_the_suffix_chooses_the_form(tmp_path: Path, capsys: pytest.CaptureFixtu
         capsys.readouterr().err.splitlines()[0]
         == f"vg prepare: 2 captions in {tmp_path / 'a.jsonl'}"
     )
+
+
+def test_rows_without_a_text_are_not_written_as_one(tmp_path: Path) -> None:
+    images = [{"image": "0.jpg", "path": "p/0.jpg"}]
+    for name in ("a.txt", "a.txt.gz"):
+        with pytest.raises(DataError, match=r"images have no text; name them \.jsonl") as caught:
+            save(images, str(tmp_path / name), Tally(), "images", {}, [])
+        assert caught.value.code == Exit.USAGE
+    assert not [*tmp_path.iterdir()]
 
 
 def test_an_interrupted_run_resumes_where_it_was(tmp_path: Path) -> None:

@@ -73,12 +73,14 @@ def _prepare(folder: Path) -> None:
     photos = folder / "photos"
     photos.mkdir(parents=True)
     for n in range(1, 4):
-        Image.new("RGB", (8, 6), (n, 0, 0)).save(photos / f"{n}_x.jpg")
-    tokens = [f"{n}_x.jpg#{k}\tcaption {k} of {n} .\n" for n in range(1, 4) for k in range(2)]
+        Image.new("RGB", (8, 6), (n, 0, 0)).save(photos / f"{n}_693b08cb0e.jpg")
+    tokens = [
+        f"{n}_693b08cb0e.jpg#{k}\tcaption {k} of {n} .\n" for n in range(1, 4) for k in range(2)
+    ]
     (folder / "tokens.txt").write_text("".join(tokens))
     (folder / "lists").mkdir()
-    (folder / "lists/Flickr_8k.trainImages.txt").write_text("1_x.jpg\n")
-    (folder / "lists/Flickr_8k.devImages.txt").write_text("2_x.jpg\n3_x.jpg\n")
+    (folder / "lists/Flickr_8k.trainImages.txt").write_text("1_693b08cb0e.jpg\n")
+    (folder / "lists/Flickr_8k.devImages.txt").write_text("2_693b08cb0e.jpg\n3_693b08cb0e.jpg\n")
 
     entities = folder / "entities"
     for name in ("Sentences", "Annotations"):
@@ -91,7 +93,9 @@ def _prepare(folder: Path) -> None:
             "</object></annotation>"
         )
 
-    images = [{"id": n, "file_name": f"{n}_x.jpg", "width": 8, "height": 6} for n in range(1, 4)]
+    images = [
+        {"id": n, "file_name": f"{n}_693b08cb0e.jpg", "width": 8, "height": 6} for n in range(1, 4)
+    ]
     captions = [{"id": n, "image_id": n, "caption": f"A red square {n}."} for n in range(1, 4)]
     box = {"category_id": 1, "bbox": [1, 1, 4, 3.5], "iscrowd": 0}
     boxes = [{"id": n, "image_id": n} | box for n in range(1, 4)]
@@ -99,7 +103,7 @@ def _prepare(folder: Path) -> None:
     (folder / "captions.json").write_text(json.dumps(coco))
     split = [
         {
-            "filename": f"{n}_x.jpg",
+            "filename": f"{n}_693b08cb0e.jpg",
             "split": name,
             "sentences": [{"raw": f"A red square {n}."}, {"raw": f"Red {n}"}],
         }

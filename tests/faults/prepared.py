@@ -12,7 +12,7 @@ PREPARED = (
         (
             "sets/tokens.txt text",
             "sets/lists/Flickr_8k.devImages.txt text",
-            "sets/photos/2_x.jpg image",
+            "sets/photos/2_693b08cb0e.jpg image",
         ),
     ),
     Case(

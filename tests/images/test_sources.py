@@ -459,6 +459,10 @@ def test_images_of_a_table_are_its_bytes_or_the_files_that_it_names(tmp_path: Pa
     assert found == {
         "a.png": b"1", "b.png": b"beside", "c.png": missing, "x:4": b"4", "x:5": nothing
     }  # fmt: skip
+    # At a URL, files lie next to the table as well.
+    distant = loaded(open_source(f"file://{path}"))
+    assert distant.pop("c.png") == f"cannot be read: does not exist (file://{tmp_path}/c.png)"
+    assert distant == {name: data for name, data in found.items() if name != "c.png"}
     places = [item.place for item in open_source(str(path), 2).items]
     assert places == [f"{path}:1: ", f"{path}:2: "]
 

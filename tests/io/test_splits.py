@@ -264,6 +264,9 @@ def test_a_mark_of_rows_to_evaluate_on_outlives_rows_with_splits_links_and_shard
     assert cli.run(["revokenize", "link.jsonl", "-t", encoder, "-o", "carried.npy", "-q"]) == 0
     shard = min(map(str, Path("o.jsonl").glob("000000-*.jsonl")))
     assert "split" not in Path(shard).read_text()
+    assert (
+        held_out_in(f"file://{tmp_path}/{shard}") == held_out_in(f"file://{tmp_path}/o.jsonl/") == 2
+    )
     tokenizer = load_tokenizer(encoder)
     for path in ("both.jsonl", "found.jsonl", "again.npy", "link.txt", "carried.npy", shard):
         with pytest.raises(DataError, match="made of 2 rows of splits to evaluate on"):

@@ -27,6 +27,15 @@ def test_predictions_come_from_known_words_alone() -> None:
     np.testing.assert_array_equal(found[5:], expected[:, 0])
 
 
+@pytest.mark.parametrize("labels", [[], ["a", "b"]])
+def test_one_known_word_predicts_nothing(labels: list[str]) -> None:
+    known = np.arange(len(WORDS)) == 3
+    norms = Norms("x", WORDS, np.zeros(len(WORDS)), labels)
+    assert np.isnan(norms.predict(np.ones((len(WORDS), 4)), known)).all()
+    known[5] = True
+    assert np.isfinite(norms.predict(np.ones((len(WORDS), 4)), known)[known]).all()
+
+
 def test_the_class_with_the_highest_value() -> None:
     labels = ["adj", "noun", "verb"]
     gold = np.arange(30) % 3.0

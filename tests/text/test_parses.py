@@ -57,6 +57,25 @@ def test_a_file_is_read_in_its_order_over_several_calls(tmp_path: Path) -> None:
     assert len(next(CoNLLU(str(path))(["It sits"])).spans) == 2, "what comes before is skipped"
 
 
+def test_a_text_that_is_skipped_may_start_as_the_next_does(tmp_path: Path) -> None:
+    def sentence(*words: str) -> str:
+        rows = (f"{n}\t{word}\t_\tX\t_\t_\t0\troot\t_\t_\n" for n, word in enumerate(words, 1))
+        return "".join(rows) + "\n"
+
+    path = tmp_path / "p.conllu"
+    given = ("Dogs",), ("Cats",), ("Dogs", "run"), ("A",), ("A",), ("A",), ("B",), ("C",), ("D",)
+    path.write_text("".join(sentence(*words) for words in given))
+    parser = CoNLLU(str(path))
+    found = [*parser(["Dogs run", "A A B", "C"])]
+    assert [len(parse.spans) for parse in found] == [2, 3, 1]
+    assert found[1].spans == [(0, 1), (2, 3), (4, 5)]
+    with pytest.raises(DataError, match="no sentence for the text 'C'"):
+        next(parser(["C"]))
+    # Where the text never comes, the first sentence that differs is named.
+    with pytest.raises(DataError, match=r"p\.conllu:3: the text 'Dogs fly' continues with 'fly'"):
+        next(CoNLLU(str(path))(["Dogs fly"]))
+
+
 @pytest.mark.parametrize(
     ("lines", "text", "message"),
     [

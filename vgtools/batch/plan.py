@@ -35,6 +35,7 @@ class PlannedInput(NamedTuple):
     unit: Literal["byte", "shard", "image", "whole"]
     units: int
     held_out: int = 0  # rows to evaluate on, by its manifest; outputs have the count as well
+    named: str = ""  # hash of the sizes and times of the pictures that a table names
 
 
 def text_source(path: str) -> PlannedInput:
@@ -136,8 +137,9 @@ class ShardPlan:
             {**source._asdict(), "path": os.path.basename(source.path)} for source in self.sources
         ]
         for entry in inputs:
-            if not entry["held_out"]:
-                del entry["held_out"]
+            for name in ("held_out", "named"):
+                if not entry[name]:
+                    del entry[name]
         body = {"config": self.config, "inputs": inputs}
         return plain_json(body | {"shard_size": self.shard_size})
 
@@ -169,6 +171,6 @@ class ShardPlan:
             source = next(source for source in self.sources if source.path == path)
             if source.unit not in ("byte", "whole"):
                 continue
-            now = text_source(path)._replace(unit=source.unit, units=source.units)
-            if now != source:
+            now = text_source(path)
+            if now._replace(unit=source.unit, units=source.units, named=source.named) != source:
                 raise DataError("changed while it was read", path, code=Exit.CONFIG)

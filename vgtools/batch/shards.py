@@ -64,7 +64,15 @@ _IS_COMMIT = own.begins(b'{"shard":')  # or the list of all
 _PLAN = {
     "config": dict,
     "inputs": [
-        {"path": str, "bytes": SIZE, "sha256": str, "unit": str, "units": SIZE, "held_out?": SIZE}
+        {
+            "path": str,
+            "bytes": SIZE,
+            "sha256": str,
+            "unit": str,
+            "units": SIZE,
+            "held_out?": SIZE,
+            "named?": str,
+        }
     ],
     "shard_size": SIZE,
 }

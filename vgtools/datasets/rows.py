@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vgtools.images.sources import is_picture
+from vgtools.images.sources import flickr_number, is_picture
 from vgtools.io.errors import DataError, Exit, Tally, amount, input_changed, plain, storable
 from vgtools.io.files import dumps, files_below
 from vgtools.io.inputs import Inputs
@@ -47,6 +47,9 @@ def save(
     "sentences") takes the text alone, anything else one JSON object per line. A resumed run parses
     from the start, compares the hash of the rows that it would have written, and writes only new
     rows. Further keywords go into the manifest. The report goes to stderr.
+
+    Raises:
+        DataError: the suffix asks for texts, and rows have none (usage); as `Output`.
     """
     name = bare(path)
     is_corpus = what in ("lines", "sentences") and not is_jsonl(path)
@@ -64,6 +67,8 @@ def save(
             # them.
             if out.complete:
                 continue
+            if as_text and "text" not in row:
+                raise DataError(f"{what} have no text; name them .jsonl", path, code=Exit.USAGE)
             data = f"{row['text']}\n".encode() if as_text else dumps(row)
             digest.update(data)
             if count > done:
@@ -178,9 +183,9 @@ def _stat(path: Path) -> os.stat_result:
 
 
 class Folder:
-    """The files of a folder and of those below it, by path, name, stem, or the stem up to its `_`.
+    """The files of a folder and of those below it, by path, name, stem, or Flickr's number.
 
-    The last is for Flickr, where `1000268201_693b08cb0e.jpg` and `1000268201.jpg` are one photo.
+    `1000268201_693b08cb0e.jpg` of Flickr8k is the photo `1000268201.jpg` of Flickr30k.
     Pictures take precedence over other files.
     """
 
@@ -196,7 +201,7 @@ class Folder:
         self._names: dict[str, set[str]] = {}
         for file in self.files:
             stem = Path(file).stem
-            for key in {file, os.path.basename(file), stem, stem.split("_")[0]}:
+            for key in {file, os.path.basename(file), stem, flickr_number(stem) or stem}:
                 self._names.setdefault(key, set()).add(file)
 
     def digest(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from vgtools.images.boxes import box_fault, clip
+from vgtools.images.sources import flickr_number
 from vgtools.io.errors import DataError
 
 Size = tuple[float, float]  # width and height, px
@@ -76,12 +77,11 @@ def image_finder(rows: Mapping[str, int]) -> Callable[[str], int | None]:
     """Return a function from an image's name to its row, or None.
 
     In Flickr8k `1000268201_693b08cb0e.jpg` is the photo that Flickr30k Entities calls
-    `1000268201.jpg`: a number that is not itself an id is compared with the ids up to their `_`.
+    `1000268201.jpg`: a number that is not itself an id is compared with ids of this form.
     """
     numbers: dict[str, list[int]] = {}
     for name, row in rows.items():
-        number, rest, _ = Path(name).stem.partition("_")
-        if rest and number.isdecimal():
+        if number := flickr_number(Path(name).stem):
             numbers.setdefault(number, []).append(row)
 
     def find(name: str) -> int | None:

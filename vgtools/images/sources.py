@@ -36,6 +36,8 @@ from vgtools.io.streams import (
 )
 from vgtools.io.tables import holds_pictures, paths_without_bytes, pictures, table_rows
 
+_FLICKR8K = re.compile(r"(\d+)_[0-9a-f]{10}")  # the number and the secret of a photo on Flickr
+
 MAX_BYTES = 256 << 20  # size of one encoded image
 
 SUFFIXES = frozenset({
@@ -307,6 +309,12 @@ def is_picture(name: str) -> bool:
     return _suffix(name) in SUFFIXES
 
 
+def flickr_number(stem: str) -> str | None:
+    """Return the number of a photo of Flickr8k, by its name without the suffix; None for others."""
+    found = _FLICKR8K.fullmatch(stem)
+    return found[1] if found else None
+
+
 def _walk(root: str, left_out: Counter[str]) -> list[str]:
     """Return the image files below a directory, links followed, in natural order."""
     images = []
@@ -457,8 +465,8 @@ def _table_items(path: str) -> Iterator[Item]:
             raise DataError(f"{why} #image=COLUMN names a column of them", path, row)
         if data is None and file is not None:
             place = file if is_url(file) else os.path.join(base, file)
-            load = partial(_read_url if is_url(file) else read_image, place, image)
-            stamp = _stamp(place)
+            load = partial(_read_url if is_url(place) else read_image, place, image)
+            stamp = "" if is_url(place) else _stamp(place)  # `named_by` asks for many at once
         else:
             load = partial(_stored, data)
             stamp = f"{len(data or b'')} {zlib.crc32(data or b'')}"

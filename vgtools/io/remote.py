@@ -26,7 +26,7 @@ import orjson
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.forms import is_name
-from vgtools.io.names import file_of, is_url, split_table
+from vgtools.io.names import file_of, is_url, manifest_of, split_table
 
 _AHEAD = 1 << 22  # bytes fetched beyond those that are read
 _ASKED = 16  # objects that a store is asked about at a time
@@ -459,7 +459,7 @@ def fetched(name: str) -> Iterator[str]:
 
 def _files(system: Any, path: str) -> dict[str, Any]:
     """Return the store's facts about the files of an artifact, by their paths."""
-    manifest = f"{path[: -len(os.path.splitext(path)[1]) or None]}.json"
+    manifest = manifest_of(path)
     if system.isdir(path):
         found = dict(sorted(system.find(path, detail=True).items()))
         if f"{path}/plan.json" in found:

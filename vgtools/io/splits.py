@@ -41,7 +41,9 @@ def held_out_in(path: str | Path) -> int:
     A link has the manifest of its file, a shard the one of its folder.
     """
     if is_url(path):
-        return manifest_beside(path).get("held_out") or 0
+        folder = os.path.dirname(file_of(path))
+        above = [f"{folder}/"] if os.path.splitext(folder)[1] else []  # as folders of shards have
+        return max(manifest_beside(place).get("held_out") or 0 for place in (path, *above))
     real = os.path.realpath(file_of(path))
     places = {file_of(path), real, os.path.dirname(real)}
     # A file that is not vg's, in a folder that is not, has no manifest to read.

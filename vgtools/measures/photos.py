@@ -129,7 +129,7 @@ class Looks(Measure):
     def predict(self, answers: Array, known: Array) -> Array:
         """Return the cosine of each word's looks and their prediction by the other folds."""
         found = np.full(len(known), np.nan)
-        if known.any():
+        if known.sum() > 1:
             vectors = answers[known].astype(np.float64)
             rows = [own for own, there in zip(self._rows.values(), known, strict=True) if there]
             white = self._photos.white

@@ -11,7 +11,8 @@ import contextlib
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -223,6 +224,7 @@ class CoNLLU:
             raise DataError("does not exist; expected a CoNLL-U file", path, code=Exit.NO_INPUT)
         self.path = path
         self._sentences = _sentences(path)
+        self._ahead = deque[tuple[int, _Forms]]()  # sentences that were read and not taken
         self._line = 0
 
     def __call__(self, texts: Sequence[str]) -> Iterator[Parse]:
@@ -233,32 +235,52 @@ class CoNLLU:
         # White space is left out on both sides, because a CoNLL-U file does not keep all of it.
         positions = [i for i, c in enumerate(text) if not c.isspace()]
         solid = "".join(text[i] for i in positions)
+        taken = list[tuple[int, _Forms]]()
+        differs: DataError | None = None
         at = 0
-        parse = Parse([], [], [])
         start = self._line
         while at < len(solid):
-            line, rows = next(self._sentences, (None, []))
-            if line is None:
+            sentence = self._ahead.popleft() if self._ahead else next(self._sentences, None)
+            if sentence is None:
                 why = f"has no sentence for the text {text!r:.80} after line {start}"
-                raise DataError(f"{why}; expected the captions' sentences, in order", self.path)
-            self._line = line
+                why += "; expected the captions' sentences, in order"
+                raise differs or DataError(why, self.path)
+            self._line, rows = sentence
             forms = ["".join(form.split()) for form, _ in rows]
-            if not all(forms) or not solid.startswith("".join(forms), at):
-                if at == 0:
-                    continue
+            if all(forms) and solid.startswith("".join(forms), at):
+                taken.append(sentence)
+                at += sum(map(len, forms))
+            elif taken:
                 why = f"the text {text!r:.80} continues with {solid[at : at + 20]!r}"
-                raise DataError(f"{why}, this sentence does not", self.path, line)
-            base = len(parse.spans)
-            for form, (_, words) in zip(forms, rows, strict=True):
-                span = (positions[at], positions[at + len(form) - 1] + 1)
-                for head, relation, tag, lemma in words:
-                    parse.spans.append(span)
-                    parse.heads.append(-1 if head == 0 else base + head - 1)
-                    parse.relations.append(relation)
-                    parse.tags.append(tag)
-                    parse.lemmas.append("" if lemma == "_" else lemma)
-                at += len(form)
-        return parse
+                why += ", this sentence does not"
+                differs = differs or DataError(why, self.path, self._line)
+                # A text that is skipped may start as this one does: its sentences were taken.
+                self._ahead.extendleft([sentence, *reversed(taken[1:])])
+                taken = []
+                at = 0
+        return _joined((rows for _, rows in taken), positions)
+
+
+def _joined(sentences: Iterable[_Forms], positions: Sequence[int]) -> Parse:
+    """Return the parse of a text by its sentences.
+
+    `positions` are the offsets of the text's characters, white space left out.
+    """
+    parse = Parse([], [], [])
+    at = 0
+    for rows in sentences:
+        base = len(parse.spans)
+        for form, words in rows:
+            size = len("".join(form.split()))
+            span = (positions[at], positions[at + size - 1] + 1)
+            for head, relation, tag, lemma in words:
+                parse.spans.append(span)
+                parse.heads.append(-1 if head == 0 else base + head - 1)
+                parse.relations.append(relation)
+                parse.tags.append(tag)
+                parse.lemmas.append("" if lemma == "_" else lemma)
+            at += size
+    return parse
 
 
 # Surface forms, each with the (head counted from 1, relation, part of speech, lemma) of its words.

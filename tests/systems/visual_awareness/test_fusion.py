@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from vgtools.io.errors import DataError, Exit
+from vgtools.models.references import fingerprint
 from vgtools.systems.visual_awareness.fusion import (
     Fusion,
     FusionConfig,
     config_for,
-    has_fusion,
+    fusion_of,
     open_fusion,
     save_fusion,
 )
@@ -417,10 +418,10 @@ def test_networks_that_images_cannot_be_fused_into_are_refused() -> None:
 def test_a_saved_fusion_opens_with_the_same_weights(tmp_path: Path, kind: str) -> None:
     fusion = Fusion(FusionConfig(4, 8, 2, kind, image_dropout=0.5))
     fusion.reset(std=0.3)
-    assert not has_fusion(tmp_path)
+    assert fusion_of(str(tmp_path)) is None
     save_fusion(tmp_path, fusion, {"ref": "r", "fingerprint": "f"})
-    assert has_fusion(tmp_path)
-    found, backbone = open_fusion(tmp_path)
+    assert fusion_of(str(tmp_path)) == fingerprint(fusion)
+    found, backbone = open_fusion(str(tmp_path))
     assert found.config == fusion.config
     assert backbone == {"ref": "r", "fingerprint": "f"}
     for name, tensor in fusion.state_dict().items():
@@ -433,20 +434,20 @@ def test_damaged_files_of_a_fusion_are_refused(tmp_path: Path) -> None:
     weights = (tmp_path / "fusion.safetensors").read_bytes()
     (tmp_path / "fusion.safetensors").write_bytes(weights[:-9])
     with pytest.raises(DataError, match="not a readable safetensors file"):
-        open_fusion(tmp_path)
+        open_fusion(str(tmp_path))
     (tmp_path / "fusion.safetensors").write_bytes(weights[:-1] + b"\x01")
     with pytest.raises(DataError, match=r"fusion\.json has"):
-        open_fusion(tmp_path)
+        open_fusion(str(tmp_path))
     (tmp_path / "fusion.safetensors").write_bytes(weights)
     facts["fusion"]["kind"] = 3
     (tmp_path / "fusion.json").write_text(json.dumps(facts))
     with pytest.raises(DataError, match="expected kind str, got 3"):
-        open_fusion(tmp_path)
+        open_fusion(str(tmp_path))
     facts["fusion"] = dataclasses.asdict(FusionConfig(4, 4, 2))
     (tmp_path / "fusion.json").write_text(json.dumps(facts))
     with pytest.raises(DataError, match="lacks 14 weights of its architecture"):
-        open_fusion(tmp_path)
+        open_fusion(str(tmp_path))
     (tmp_path / "fusion.safetensors").unlink()
     with pytest.raises(DataError, match="is missing") as caught:
-        open_fusion(tmp_path)
+        open_fusion(str(tmp_path))
     assert caught.value.code == Exit.NO_INPUT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import read_run
 from vgtools.systems.visual_awareness import tasks as v
-from vgtools.systems.visual_awareness.fusion import has_fusion, open_fusion
+from vgtools.systems.visual_awareness.fusion import fusion_of, open_fusion, save_fusion
 from vgtools.systems.visual_awareness.slots import open_images
 from vgtools.tasks import finetune as tuning
 from vgtools.tasks.dispatch import text_rows
@@ -114,13 +115,13 @@ def test_fusions_of_the_sibling_code(
 ) -> None:
     flags = [*flags_of(world), "--epochs", 1]
     assert tune(world, tmp_path / "both", *flags, "--fusion", "bi-attention") == 0
-    assert open_fusion(tmp_path / "both/seed-9595/model")[0].config.kind == "bi-attention"
+    assert open_fusion(str(tmp_path / "both/seed-9595/model"))[0].config.kind == "bi-attention"
     assert tune(world, tmp_path / "sum", *flags, "--fusion", "sum", "--image-weight", 0.5) == 0
     assert read_run(tmp_path / "sum")["config"]["image_weight"] == 0.5
     model = tmp_path / "sum/seed-9595/model"
-    assert open_fusion(model)[0].config.weight == 0.5
+    assert open_fusion(str(model))[0].config.weight == 0.5
     assert tune(world, tmp_path / "on", *flags, encoder=model) == 0
-    assert open_fusion(tmp_path / "on/seed-9595/model")[0].config.weight == 0.5
+    assert open_fusion(str(tmp_path / "on/seed-9595/model"))[0].config.weight == 0.5
     capfd.readouterr()
     more = ["--fusion", "sum", "--image-weight", 0.25]
     assert tune(world, tmp_path / "x", *flags, *more, encoder=model) == Exit.CONFIG
@@ -143,8 +144,7 @@ def test_the_model_opens_as_a_plain_network_and_again_with_its_fusion(
     )
     tuner, encoder = learner.new(1)
     assert tuner.fusion.config.kind == "gate"
-    assert has_fusion(model)
-    saved, backbone = open_fusion(model)
+    saved, backbone = open_fusion(str(model))
     assert backbone == images.features.backbone
     for name, tensor in saved.state_dict().items():
         assert torch.equal(tuner.fusion.state_dict()[name], tensor)
@@ -167,6 +167,41 @@ def test_the_model_opens_as_a_plain_network_and_again_with_its_fusion(
     flags = [*flags_of(world)[:-3], other, *flags_of(world)[-2:]]
     assert tune(world, tmp_path / "x", *flags, encoder=model) == Exit.DATA
     refused(capfd, "other.npy: was made with the backbone", "c" * 64)
+
+
+def test_a_model_on_a_hub_learns_on_with_its_fusion_which_is_a_setting_of_the_run(
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    flags = flags_of(world)
+    model = tmp_path / "gate/seed-9595/model"
+    assert tune(world, tmp_path / "gate", *flags, "--fusion", "gate") == 0
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download",
+        lambda name, **how: str(model),
+    )
+    start = fusion_of(str(model))
+    assert start is not None
+    assert v.Fusing().config("me/gate") == v.Fusing().config(str(model))
+    assert v.Fusing().config("me/gate")["fusion_fingerprint"] == start
+    assert tune(world, tmp_path / "on", *flags, encoder="me/gate") == 0
+    assert tune(world, tmp_path / "same", *flags, encoder=model) == 0
+    made = [open_fusion(str(tmp_path / name / "seed-9595/model"))[0] for name in ("on", "same")]
+    assert fingerprint(made[0]) == fingerprint(made[1])
+    capfd.readouterr()
+    # The encoder of two models may be one, and their fusions not.
+    twin = tmp_path / "twin"
+    shutil.copytree(model, twin, ignore=shutil.ignore_patterns("fusion.*"))
+    fusion, features = open_fusion(str(model))
+    fusion.reset("drawn", 0.5)
+    save_fusion(twin, fusion, features)
+    assert tune(world, tmp_path / "on", *flags, encoder=twin) == Exit.CONFIG
+    assert "fusion_fingerprint" in capfd.readouterr().err
+    words = ["finetune", "sst-2", world / "sst-2", "-e", "me/gate", "-o", tmp_path / "off"]
+    assert cli.run([*map(str, words), *map(str, FAST[:-1])]) == 0
+    assert "learns on without its fusion" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("way", ["signal", "kill"])
@@ -413,4 +448,4 @@ def test_an_encoder_without_an_encoder_s_states_is_refused(world: Path) -> None:
     config = tuner.net.config
     config.num_attention_heads = 5
     with pytest.raises(DataError, match="5 heads do not divide"):
-        v.Fusing().fusion_for(tuner.net, images, "x")
+        v.Fusing().fusion_for(tuner.net, images, str(world / "encoder"))

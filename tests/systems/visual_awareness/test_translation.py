@@ -25,7 +25,7 @@ from vgtools.systems.visual_awareness.fusion import (
     Fusion,
     FusionConfig,
     config_for,
-    has_fusion,
+    fusion_of,
     save_fusion,
 )
 from vgtools.systems.visual_awareness.translation import FusedTranslator
@@ -140,7 +140,7 @@ def test_a_model_with_images_learns_and_translates_as_it_was_scored(
     model = base / "seed-9595/model"
     start = ["-e", model, *see, "--fusion-start", "identity", "--image-dropout", 0.5]
     assert vg(*args, *start, "-o", on) == 0
-    assert has_fusion(on / "seed-9595/model")
+    assert fusion_of(str(on / "seed-9595/model"))
     capfd.readouterr()
     dev = [source for source, _ in pairs(8, 1)]
     images = {row["text"]: row["images"] for row in read(folder / "rows.jsonl")}

@@ -316,13 +316,15 @@ def test_intervals_are_over_photos_not_words() -> None:
 
 def test_flickr_s_two_names_of_a_photo_are_one(tmp_path: Path, tiny: Path) -> None:
     path = save_feats(tmp_path / "feats.npy")
-    ids = [f"{i + 10}_ab{i}.jpg" for i in range(60)]
+    ids = [f"{i + 10}_693b08cb{i:02}.jpg" for i in range(60)]
     bank = open_features(path)
     bank.ids[:] = ids
     evaluation = Evaluation(bank, HELD_OUT, parser)
     row = {"text": "dor", "phrases": [{"start": 0, "end": 3, "type": "scene"}]}
     named = tmp_path / "phrases.jsonl"
-    named.write_bytes(dumps({"image": "12.jpg"} | row) + dumps({"image": "14_ab4.jpg"} | row))
+    named.write_bytes(
+        dumps({"image": "12.jpg"} | row) + dumps({"image": "14_693b08cb04.jpg"} | row)
+    )
     evaluation.add_phrases(str(named))
     assert evaluation.measure(open_matcher(tiny / "run"))["phrases"]["nouns"] == 2
 

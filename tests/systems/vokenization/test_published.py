@@ -208,6 +208,12 @@ def test_sets_of_keys_of_two_networks_are_not_joined(
     assert "keystwo.hdf5: was made with the backbone net, pooling max" in said
     assert "expected net, pooling mean" in said
     assert not Path("all.npy").exists()
+    # The same features under the right name of their network.
+    write_manifest(
+        Path("two.npy"), ["two.npy", "two.ids"], kind="image-features", backbone=BACKBONE
+    )
+    assert run(["prepare", "hdf5", "two.npy", "-o", "two/keystwo.hdf5", "-q"]) == 0
+    assert json.loads(Path("two/keystwo.json").read_text())["backbone"] == BACKBONE
 
 
 def test_images_that_would_become_one_are_refused(

@@ -184,9 +184,8 @@ def _cut(images: Images, path: str) -> PlannedInput:
 
     size = images.size(path)
     if size is None:
-        found = text_source(path)._replace(unit="whole", units=1)
-        named = named_by(path)
-        return found if named is None else found._replace(sha256=f"{found.sha256} {named}")
+        found = text_source(path)
+        return found._replace(unit="whole", units=1, named=named_by(path) or "")
     count, total, digest = size
     return PlannedInput(path, total, digest, "image", count)
 

@@ -99,7 +99,7 @@ def _of_text(
     """Return the learner of a task on an encoder of text, with fused images or without."""
     from vgtools.models.clip import is_tower
     from vgtools.systems.visual_awareness import tasks as fused
-    from vgtools.systems.visual_awareness.fusion import has_fusion
+    from vgtools.systems.visual_awareness.fusion import fusion_of
     from vgtools.systems.visual_awareness.slots import open_images
     from vgtools.systems.visual_awareness.translation import FusedTranslationLearner
     from vgtools.systems.xdbert.tasks import TowerLearner
@@ -110,15 +110,19 @@ def _of_text(
     common = work.common(device)
     seen = None
     added = dict[str, Any]()
+    start = None if work.settings.get("shape") else work.ref
     if shown.retrieved and shown.feats:
         images = open_images(shown.retrieved, shown.feats, shown.images, shown.index)
         fusing = fused.Fusing(
             shown.fusion, shown.fusion_start, shown.image_dropout, shown.image_weight
         )
-        added = images.config() | fusing.config(work.ref)
+        added = images.config() | fusing.config(start)
         seen = images, fusing
     why = "is for runs of vg pretrain grounding, or with --retrieved"
     refuse_if(not seen and (shown.index or shown.feats), "--index/--feats", why)
+    if not seen and start is not None and fusion_of(start) is not None:
+        lost = "learns on without its fusion; --retrieved and --feats continue with it"
+        note("finetune", f"{work.ref} {lost}")
     if work.task.kind == "translate":
         added |= translation_config()
         if seen is None:
@@ -129,7 +133,4 @@ def _of_text(
         return TowerLearner(*common), {}
     if seen:
         return fused.FusedLearner(*common, *seen), added
-    if has_fusion(work.ref):
-        why = "learns on without its fusion; --retrieved and --feats continue with it"
-        note("finetune", f"{work.ref} {why}")
     return Learner(*common), {}

@@ -37,7 +37,7 @@ class PhotoFlags:
             typer.BadParameter: no photos to list, or the two outputs would share a manifest.
             DataError: one of them cannot be written there.
         """
-        from vgtools.io.names import is_stream, manifest_path
+        from vgtools.io.names import bare, is_stream, manifest_path
         from vgtools.io.output import check_place
 
         if not self.images_out:
@@ -54,6 +54,7 @@ class PhotoFlags:
         for path in (self.images_out, output):  # the first is written before the second is opened
             if path and not is_stream(path):
                 check_place(path, inputs)
+        refuse_if(bare(self.images_out).endswith(".txt"), "--images-out", "expected X.jsonl")
 
     def open(self) -> Folder | None:
         """Return the folder of the photos; None without --images."""

@@ -25,7 +25,14 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, read_json
 from vgtools.io.own import atomic_write
 from vgtools.models.layers import draw_linear_layers
-from vgtools.models.references import fill, fingerprint, read_safetensors, write_safetensors
+from vgtools.models.references import (
+    ENCODER_FILES,
+    fill,
+    fingerprint,
+    read_safetensors,
+    resolve,
+    write_safetensors,
+)
 from vgtools.models.runs import as_config
 
 Kind = Literal["paper", "gate", "scalar-gate", "sum", "attention", "bi-attention"]
@@ -335,21 +342,35 @@ def save_fusion(folder: str | Path, fusion: Fusion, backbone: Mapping[str, Any])
     atomic_write(Path(folder) / f"{NAME}.json", dumps(facts))
 
 
-def has_fusion(folder: str | Path) -> bool:
-    """Return whether a folder holds a network with a fusion."""
-    return (Path(folder) / f"{NAME}.json").is_file()
+def fusion_of(ref: str) -> str | None:
+    """Return the fingerprint of the fusion that a network has next to it; None if it has none.
+
+    Args:
+        ref: the network, in a folder or on a hub.
+
+    Raises:
+        DataError: as `resolve`; the fusion's shape is damaged (65).
+    """
+    file = resolve(ref, ENCODER_FILES) / f"{NAME}.json"
+    if not file.is_file():
+        return None
+    return str(read_json(file, "the shape of a fusion").get("fingerprint"))
 
 
-def open_fusion(folder: str | Path) -> tuple[Fusion, dict[str, Any]]:
+def open_fusion(ref: str) -> tuple[Fusion, dict[str, Any]]:
     """Return the fusion next to a network, on the CPU, and the backbone of its image features.
+
+    Args:
+        ref: the network, in a folder or on a hub.
 
     Raises:
         DataError: a file is missing (66), or damaged or of another fusion (65).
     """
-    file = Path(folder) / f"{NAME}.json"
+    folder = resolve(ref, ENCODER_FILES)
+    file = folder / f"{NAME}.json"
     facts = read_json(file, "the shape of a fusion")
     fusion = Fusion(as_config(FusionConfig, facts.get(NAME), NAME, file))
-    weights = Path(folder) / f"{NAME}.safetensors"
+    weights = folder / f"{NAME}.safetensors"
     tensors = read_safetensors(weights)
     found = fingerprint(tensors)
     if found != facts.get("fingerprint"):

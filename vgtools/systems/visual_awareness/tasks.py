@@ -22,7 +22,7 @@ from vgtools.systems.visual_awareness.fusion import (
     Kind,
     Start,
     config_for,
-    has_fusion,
+    fusion_of,
     open_fusion,
     save_fusion,
 )
@@ -47,34 +47,37 @@ class Fusing:
     image_dropout: float = 0.0
     weight: float = 1.0
 
-    def config(self, ref: str) -> dict[str, Any]:
+    def config(self, ref: str | None) -> dict[str, Any]:
         """Return the settings that decide the weights, for `run.json`; `ref` is the model to start
-        from.
+        from, if there is one.
 
         Raises:
             DataError: as `open_fusion`.
         """
-        saved = open_fusion(ref)[0].config.kind if has_fusion(ref) else "paper"
+        saved: dict[str, Any] = {"fusion": self.kind or "paper"}
+        if ref is not None and (made := fusion_of(ref)) is not None:
+            kind = self.kind or open_fusion(ref)[0].config.kind
+            saved = {"fusion": kind, "fusion_fingerprint": made}
         return {
-            "fusion": self.kind or saved,
+            **saved,
             "fusion_start": self.start,
             "image_dropout": self.image_dropout,
             **({} if self.weight == 1 else {"image_weight": self.weight}),
         }
 
-    def fusion_for(self, net: Any, images: SlotImages, ref: str) -> Fusion:
+    def fusion_for(self, net: Any, images: SlotImages, ref: str | None) -> Fusion:
         """Return the fusion for a network: the saved fusion of its model, or a new fusion.
 
         Args:
             net: a network of transformers.
             images: the images whose features are fused.
-            ref: the reference that `net` was opened from.
+            ref: the reference that `net` was opened from; None for a network that was drawn.
 
         Raises:
             DataError: the model's fusion is of another kind or weight (78), or made for features of
                 another backbone (65); as `config_for`.
         """
-        if not has_fusion(ref):
+        if ref is None or fusion_of(ref) is None:
             shape = (images.width, self.kind or "paper", self.image_dropout, self.weight)
             fusion = Fusion(config_for(net, *shape))
             # BERT and BART give this setting different names.

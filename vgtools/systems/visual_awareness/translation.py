@@ -17,9 +17,9 @@ from vgtools.io.artifact import Features, open_features
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.streams import Window
 from vgtools.models.encoder import Encoder, load_seq2seq, max_positions
-from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, resolve
+from vgtools.models.references import check_same, fingerprint
 from vgtools.models.seq2seq import Decoding, translate
-from vgtools.systems.visual_awareness.fusion import Fusion, has_fusion, open_fusion
+from vgtools.systems.visual_awareness.fusion import Fusion, fusion_of, open_fusion
 from vgtools.systems.visual_awareness.tasks import FusedLearner
 from vgtools.tasks.sequences import InputsWithRows
 from vgtools.tasks.translation import TranslationLearner, Translator
@@ -63,7 +63,8 @@ class FusedTranslationLearner(FusedLearner, TranslationLearner):
     def new(self, seed: int) -> tuple[FusedTranslator, Encoder]:
         """Return the model with its fusion, and its tokenizer."""
         encoder = self.start.open(seed)
-        fusion = self.fusing.fusion_for(encoder.model, self.images, self.ref)
+        ref = None if self.start.shape else self.ref
+        fusion = self.fusing.fusion_for(encoder.model, self.images, ref)
         return FusedTranslator(encoder, self.task.kind, fusion, self.dtype), encoder
 
     def shown(
@@ -106,8 +107,7 @@ def open_model(ref: str, feats: str | None, device: torch.device) -> Translation
         DataError: as `load_seq2seq` and `open_fusion`; the model looks at images and `feats` is
             missing, or the reverse (usage), or they are of another backbone (65).
     """
-    folder = resolve(ref, ENCODER_FILES)
-    looks = has_fusion(folder)
+    looks = fusion_of(ref) is not None
     if looks != (feats is not None):
         why = "looks at images: expected --feats X.npy" if looks else "looks at no images"
         raise DataError(why if looks else f"{why}; leave out --feats", ref, code=Exit.USAGE)
@@ -116,7 +116,7 @@ def open_model(ref: str, feats: str | None, device: torch.device) -> Translation
     if feats is None:
         return TranslationModel(encoder, None)
     features = open_features(feats)
-    fusion, backbone = open_fusion(folder)
+    fusion, backbone = open_fusion(ref)
     check_same("backbone", features.backbone, backbone, feats)
     fusion.eval().requires_grad_(False).to(device).attach(net)
     return TranslationModel(encoder, fusion, features, feats)

@@ -486,7 +486,9 @@ def write_keys(feats: str, output: str, restart: bool = False) -> dict[str, int]
         raise DataError(f"{why}; choose another name for it", feats)
     files = [output, _beside(output, ".ids")]
     facts = {"rows": len(names), "dim": int(found.array.shape[1])}
-    with Output(files, {"command": "hdf5"}, inputs=inputs, restart=restart) as out:
+    # Who reads several sets back does not mix the features of two networks.
+    made = {name: found.manifest.get(name) for name in ("backbone", "pooling")}
+    with Output(files, {"command": "hdf5", **made}, inputs=inputs, restart=restart) as out:
         if out.complete:
             return None
         step = max(1, _STEP // facts["dim"])
@@ -498,8 +500,6 @@ def write_keys(feats: str, output: str, restart: bool = False) -> dict[str, int]
             out.write(block.data)
             out.commit({"rows": start + len(block)})
         out.write(_around("keys", "<f4", found.array.shape)[1])
-        # Who reads several sets back does not mix the features of two networks.
-        made = {name: found.manifest.get(name) for name in ("backbone", "pooling")}
         out.finish(kind="published-keys", **facts, **made)
     return facts
 
