@@ -14,6 +14,7 @@ from vgtools.models.encoder import Encoder
 from vgtools.systems.xdbert.maps import (
     MEASURES,
     CrossProbe,
+    _intervals,
     measure,
     read_sequences,
     read_student,
@@ -135,3 +136,13 @@ def test_sequences_of_tasks_and_files(tmp_path: Path) -> None:
     assert list(read_sequences(f"rte={tmp_path / 'dev.tsv'}")) == [("a b", "c")]
     (tmp_path / "a.txt").write_text("one\n\ntwo three\n")
     assert list(read_sequences(str(tmp_path / "a.txt"))) == [("one",), ("two three",)]
+
+
+def test_a_sample_without_a_text_that_has_the_measure_is_left_out() -> None:
+    table = np.full((40, len(MEASURES)), np.nan)
+    table[3] = 0.25
+    drawn = np.random.default_rng(0).multinomial(40, np.full(40, 1 / 40), 200)
+    assert (drawn[:, 3] == 0).any()
+    found = _intervals(table, drawn)
+    assert {*found.values()} == {0.25}
+    assert {*_intervals(table[4:], drawn[:, 4:]).values()} == {0.0}

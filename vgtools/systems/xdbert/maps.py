@@ -319,8 +319,8 @@ def _intervals(table: Array, drawn: Array) -> dict[str, float]:
     values: dict[str, float] = {}
     for name, column in zip(MEASURES, table.T, strict=True):
         known = ~np.isnan(column)
-        # A sample may draw no text that has the measure.
-        counts = np.maximum(drawn[:, known].sum(1), 1)
-        means = drawn[:, known] @ column[known] / counts
-        values |= with_interval(name, _mean(column), means)
+        counts = drawn[:, known].sum(1)
+        some = counts > 0  # a sample may draw no text that has the measure
+        means = drawn[some][:, known] @ column[known] / counts[some]
+        values |= with_interval(name, _mean(column), means if some.any() else np.zeros(1))
     return values
