@@ -51,6 +51,18 @@ def test_a_bad_row_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert f'{path}:2: the key "prediction" is missing or null; the row has id' in out.err
 
 
+def test_numbers_of_a_csv_file_are_scored(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("0", 1.5, 2.0), ("1", 3.0, 2.5), ("2", 0.25, 1.0)]
+    made = [{"id": name, "prediction": said, "label": gold} for name, said, gold in rows]
+    expected = score(capfd, "sts-b", write(tmp_path / "p.jsonl", made))
+    table = tmp_path / "p.csv"
+    lines = [("id", "prediction", "label"), *rows]
+    table.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    assert score(capfd, "sts-b", str(table)) == expected
+
+
 def test_rows_there_and_back_as_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "p.jsonl", SQUAD)
     table = str(tmp_path / "p.parquet")

@@ -27,6 +27,21 @@ def test_predictions_come_from_known_words_alone() -> None:
     np.testing.assert_array_equal(found[5:], expected[:, 0])
 
 
+@pytest.mark.parametrize(("name", "tab"), [("n.csv", ","), ("n.tsv", "\t")])
+def test_numbers_of_a_separated_text_are_numbers(tmp_path: Path, name: str, tab: str) -> None:
+    path = tmp_path / name
+    rows = [("word", "value"), *((word, f"{n / 4}") for n, word in enumerate(WORDS))]
+    path.write_text("".join(f"{a}{tab}{b}\n" for a, b in rows))
+    found = read_norms(str(path)).items
+    assert not found.labels
+    assert found.gold.tolist() == [n / 4 for n in range(30)]
+    path.write_text(path.read_text().replace(f"{tab}0.5\n", f"{tab}high\n"))
+    with pytest.raises(DataError, match="must be a finite number, got 'high'"):
+        read_norms(str(path))
+    path.write_text("".join(f"{a}{tab}{'class' * (a != 'word')}{b}\n" for a, b in rows))
+    assert len(read_norms(str(path)).items.labels or ()) == 30
+
+
 @pytest.mark.parametrize("labels", [[], ["a", "b"]])
 def test_one_known_word_predicts_nothing(labels: list[str]) -> None:
     known = np.arange(len(WORDS)) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
+from vgtools.io.names import is_separated
 from vgtools.tasks import metrics
 from vgtools.tasks.table import Task, find_task
 
@@ -75,9 +77,21 @@ def check_number(key: str, value: Any, path: str | Path | None, line: int | None
     Raises:
         DataError: not a finite number.
     """
+    value = value_of_cell(value, path)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise DataError(f'"{key}" must be a finite number, got {value!r:.60}', path, line)
     return float(value)
+
+
+def value_of_cell(value: Any, path: str | Path | None) -> Any:
+    """Return the number that a cell of a CSV or TSV file holds, which has strings alone.
+
+    Everything else is returned as it is.
+    """
+    if isinstance(value, str) and path is not None and is_separated(path):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value
 
 
 def with_answers(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
