@@ -184,6 +184,10 @@ def test_lists_of_k_are_carried_as_they_are(vg: Runner, target: tuple[Path, Toke
     (got,) = parse(vg("revokenize", "-t", target[0], input=jsonl([row]), check=True).stdout)
     assert got["vokens"] == [[3, 1], [5, -1], [-1, -1], [-1, -1]]
     assert got["scores"] == [[0.5, 0.25], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    blank = {**NONE, "text": " "}
+    done = vg("revokenize", "-t", target[0], input=jsonl([blank, row, blank]), check=True)
+    for between in (parse(done.stdout)[0], parse(done.stdout)[2]):
+        assert (between["vokens"], between["scores"]) == ([[-1, -1]], [[0.0, 0.0]])
 
 
 def test_one_of_k_is_drawn_by_its_score(vg: Runner, target: tuple[Path, Tokenizer]) -> None:

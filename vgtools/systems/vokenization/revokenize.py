@@ -50,7 +50,8 @@ def revokenize(source: VokenRows, tokenizer: Tokenizer) -> Revokenized:
 
     A token u of the target tokenizer takes the voken (and score) of the source token whose range in
     the raw sentence has the largest intersection over union with its own. Text and further keys
-    stay as they are, `-k` lists stay lists. The result of a row does not depend on the others.
+    stay as they are, `-k` lists stay lists. The result of a row does not depend on the others,
+    except that one without source tokens has lists if they do.
 
     Args:
         source: R checked rows.
@@ -71,12 +72,14 @@ def revokenize(source: VokenRows, tokenizer: Tokenizer) -> Revokenized:
     # the voken of the first; in a row with the same spans each token keeps its own.
     choice = np.where(same, within, best)
     rows = []
+    first = next((row["vokens"][0] for row in source.rows if row["vokens"]), None)
+    k = len(first) if isinstance(first, list) else None
     for row, (start, end) in zip(source.rows, pairwise(target.starts.tolist()), strict=True):
         chosen = choice[start:end]
-        vokens = _carry(row["vokens"], chosen, -1)
+        vokens = _carry(row["vokens"], chosen, -1, k)
         rows.append({**row, "spans": target.spans[start:end], "vokens": vokens})
         if "scores" in row:
-            rows[-1]["scores"] = _carry(row["scores"], chosen, 0.0)
+            rows[-1]["scores"] = _carry(row["scores"], chosen, 0.0, k)
     return Revokenized(rows, target, int(((best < 0) & ~same).sum()))
 
 
@@ -92,10 +95,14 @@ def _same_rows(source: VokenRows, target: Tokens) -> Array:
     return same
 
 
-def _carry(values: list[Any], choice: Array, none: float) -> list[Any]:
-    """Return the chosen values; index -1 takes `none`, which is appended to them."""
-    listed = bool(values) and type(values[0]) is list
-    ends = [*values, [none] * len(values[0]) if listed else none]
+def _carry(values: list[Any], choice: Array, none: float, k: int | None) -> list[Any]:
+    """Return the chosen values; index -1 takes `none`, or a list of it.
+
+    Without values, `k` is the length of that list; None for no list.
+    """
+    if values:
+        k = len(values[0]) if isinstance(values[0], list) else None
+    ends = [*values, none if k is None else [none] * k]
     return [ends[i] for i in choice.tolist()]
 
 
