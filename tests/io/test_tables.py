@@ -470,3 +470,19 @@ def test_images_without_bytes_are_named_by_their_paths(write: Callable[..., Path
     assert [*paths_without_bytes(file)] == ["2.png", "4.png"]
     full = write(pa.table({"image": pa.array(stored[:1], kind)}), rows=2)
     assert [*paths_without_bytes(full)] == []
+
+
+def test_a_column_with_points_in_its_name_is_one(write: Callable[..., Path]) -> None:
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string(), "a.b": pa.struct({"c": "int64"})})
+    stored = [{"bytes": b"1", "path": "1.png", "a.b": {"c": 4}}, {"bytes": None, "path": "2.png"}]
+    path = write(pa.table({"left": [1, 2], "left.png": pa.array(stored, kind), "n.a": [*"xy"]}), 1)
+    assert [picture[1:] for picture in map(tuple, pictures(path))] == [
+        ("1.png", b"1", "1.png"),
+        ("2.png", None, "2.png"),
+    ]
+    assert [*paths_without_bytes(path)] == ["2.png"]
+    named = [row for _, row in read_jsonl(f"{path}#text=n.a,deep=left.png.a.b.c")]
+    assert [(row["text"], row["deep"], row["left"]) for row in named] == [
+        ("x", 4, 1),
+        ("y", None, 2),
+    ]

@@ -75,6 +75,19 @@ def test_a_file_next_to_the_manifest_of_another_is_read(tmp_path: Path) -> None:
         check_made(file)
 
 
+def test_rows_of_json_in_the_place_of_a_manifest_are_the_user_s(tmp_path: Path) -> None:
+    (tmp_path / "emb.npy").write_bytes(b"mine")
+    place = tmp_path / "emb.json"
+    place.write_text('{"image": "a"}\n{"image": "b"}\n')
+    assert manifest_beside(tmp_path / "emb.npy") == {}
+    rows = made(tmp_path)
+    damaged = rows.with_suffix(".json").read_text()
+    for data in (damaged + "{}", damaged[:-9], "", '"x"\n{}\n', "[\n"):
+        rows.with_suffix(".json").write_text(data)
+        with pytest.raises(DataError, match=r"v\.json: not valid JSON"):
+            manifest_beside(rows)
+
+
 def test_what_is_too_large_for_a_manifest_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

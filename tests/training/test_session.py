@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
 import signal
@@ -26,7 +27,7 @@ from vgtools.io.process import Lock
 from vgtools.models.runs import open_run
 from vgtools.training import session as training_session
 from vgtools.training.loop import TrainConfig, train
-from vgtools.training.session import Session, TrainingRun, mean_record
+from vgtools.training.session import Session, TrainingRun, mean_losses, mean_record
 
 
 class Line(nn.Module):
@@ -697,3 +698,14 @@ def test_a_terminal_gets_a_line_per_record_and_a_pipe_gets_json(
     expected = "epoch 2, lr 2.157e-07, loss 0, valid (images 400, word (r1 16.84, r5 44.61)), best"
     # The row takes the line of the progress, which is drawn again below it.
     assert printed[True] == f"\r\x1b[2K{expected}\n"
+
+
+def test_a_loss_of_no_items_is_not_zero_but_left_out() -> None:
+    class Losses(nn.Module):
+        def forward(self, batch: dict[str, int]) -> dict[str, Tensor]:
+            return {name: torch.tensor(2.0 if count else 0.0) for name, count in batch.items()}
+
+    batches = [{"mlm": 0, "voken_cls": 0}, {"mlm": 3, "voken_cls": 0}]
+    found = mean_losses(Losses(), batches, lambda batch, name: batch[name])
+    assert found == {"mlm": 2.0, "perplexity": pytest.approx(math.exp(2))}
+    assert mean_losses(Losses(), batches[:1], lambda batch, name: batch[name]) == {}

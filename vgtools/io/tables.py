@@ -205,7 +205,8 @@ class _OpenTable:
             first += len(batch)
 
     def _column(self, name: str) -> str:
-        return name if name in self._schema.names else name.partition(".")[0]
+        """Return the column of a field, or a column as it is; names may have points in them."""
+        return _first_of(self._schema, name)
 
     def each(self, convert: _Convert, batch: pa.RecordBatch, first: int) -> list[Any]:
         """Convert the rows of a batch by a function, checked before.
@@ -223,11 +224,9 @@ class _OpenTable:
                 raise
 
     def _array(self, batch: pa.RecordBatch, name: str) -> pa.Array:
-        from pyarrow import compute
-
         column = self._column(name)
         array = batch.column(column)
-        return array if name == column else compute.struct_field(array, name.split(".")[1:])
+        return array if name == column else _field_of(array, name[len(column) + 1 :])
 
     def rows(self, batch: pa.RecordBatch, first: int) -> list[Row]:
         """Return the rows of a batch, which starts at the row of index `first`."""
@@ -317,6 +316,23 @@ def _quick(array: pa.Array) -> Any:
         edges = (array.offsets.to_numpy() - array.offsets[0].as_py()).tolist()
         return None if flat is None else [flat[a:b] for a, b in pairwise(edges)]
     return None
+
+
+def _first_of(parent: Any, path: str) -> str:
+    """Return the column or field of a parent that a path of fields starts with."""
+    names = (str(field.name) for field in parent)
+    return max((name for name in names if f"{path}.".startswith(f"{name}.")), key=len)
+
+
+def _field_of(array: pa.Array, path: str) -> pa.Array:
+    """Return the values of a field of a struct, by the path to it."""
+    from pyarrow import compute
+
+    while path:
+        name = _first_of(array.type, path)
+        array = compute.struct_field(array, [array.type.get_field_index(name)])
+        path = path[len(name) + 1 :]
+    return array
 
 
 def _fields(parent: Any, before: str = "") -> Iterator[str]:

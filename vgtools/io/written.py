@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
@@ -165,7 +166,15 @@ def _body_beside(stream: str) -> tuple[str, Any]:
     try:
         return str(path), orjson.loads(data)
     except orjson.JSONDecodeError as error:
+        if not is_marked(path) and _is_object(data.partition(b"\n")[0]):
+            return str(path), None  # rows of JSON
         raise DataError(f"not valid JSON ({error}); expected a vg manifest", path) from None
+
+
+def _is_object(line: bytes) -> bool:
+    with contextlib.suppress(orjson.JSONDecodeError):
+        return isinstance(orjson.loads(line), dict)
+    return False
 
 
 def _body_at(url: str) -> tuple[str, Any]:

@@ -877,7 +877,8 @@ def mean_losses(
 ) -> dict[str, float]:
     """Return the mean losses of a model over batches, in evaluation mode; perplexity is exp(mlm).
 
-    `model(batch)` returns named means, `items(batch, name)` the number of items of a mean.
+    `model(batch)` returns named means, `items(batch, name)` the number of items of a mean. A loss
+    of no items is left out: a text may have no vokens.
     """
     was_training = model.training
     model.eval()
@@ -890,7 +891,7 @@ def mean_losses(
                 sums[name] = sums.get(name, 0.0) + float(value) * count
                 counts[name] = counts.get(name, 0.0) + count
     model.train(was_training)
-    means = {name: total / max(1.0, counts[name]) for name, total in sums.items()}
+    means = {name: total / counts[name] for name, total in sums.items() if counts[name]}
     if "mlm" in means:
         means["perplexity"] = math.exp(min(700.0, means["mlm"]))
     return means

@@ -178,6 +178,11 @@ def test_scores_of_a_calibrated_run_are_probabilities(matcher: Matcher) -> None:
     kept = Vokenizer(used, bank_of(used), k=2, min_score=least)(texts)
     assert (kept.vokens[:, 0] >= 0).tolist() == (found.scores[:, 0] > least).tolist()
     assert 0 < (kept.vokens[:, 0] >= 0).sum() < len(kept.vokens)
+    bank = bank_of(used)
+    long = Vokenizer(used, bank, k=len(bank.ids) + 2)(texts)
+    assert (long.vokens[:, -2:] == -1).all()
+    assert not long.scores[:, -2:].any()
+    assert long.scores[:, :-2].all()
 
 
 def owners(found: Vokens) -> list[int]:

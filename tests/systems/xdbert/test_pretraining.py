@@ -13,7 +13,7 @@ from tests.systems.xdbert.test_model import model_of
 from tests.systems.xdbert.test_pairs import corpus_of, recipe_of, texts_of
 from vgtools.models.masked_lm import mlm_hidden
 from vgtools.systems.xdbert.pairs import collate, partners
-from vgtools.systems.xdbert.pretraining import evaluate, teacher_facts
+from vgtools.systems.xdbert.pretraining import _metrics, _Sums, evaluate, teacher_facts
 from vgtools.text.blocks import Corpus, Packed
 
 
@@ -85,3 +85,16 @@ def test_blocks_that_the_teacher_cannot_read_are_counted() -> None:
         "cut": 1,
         "empty": 1,
     }
+
+
+def test_losses_of_no_word_are_left_out() -> None:
+    def side(words: int) -> _Sums:
+        right = [np.array([True, False])]
+        return _Sums([np.array([0.5 * words, 0.0])], [np.array([words, 0])], right, 1.0)
+
+    losses = ("mlm", "match", "clip_token")
+    whole = _metrics([side(2), side(2)], losses)
+    assert (whole["mlm"], whole["mlm_same"]) == (0.5, 0.5)
+    none = _metrics([side(0), side(0)], losses)
+    assert {*none} == {"match", "match_accuracy", "match_low", "match_high"}
+    assert {name: whole[name] for name in none} == none

@@ -212,4 +212,4 @@ def evaluate(
     means = mean_losses(
         model, batches, lambda batch, name: len(batch.tokens if name == "jmlm" else batch.regions)
     )
-    return means | {"perplexity": perplexity(means["jmlm"])}
+    return means | ({"perplexity": perplexity(means["jmlm"])} if "jmlm" in means else {})

@@ -406,7 +406,8 @@ class Vokenizer:
             scores[places] = relevance[owner]
         if self.calibration is not None:
             stems = word_stems(texts, tokens, self.language)
-            scores = self.calibration.probability(scores, stems)
+            # A list that ends early has no image at its end, which is not probable at all.
+            scores = np.where(rows < 0, 0, self.calibration.probability(scores, stems))
         if self.min_score is not None:
             below = scores < self.min_score
             rows[below] = -1

@@ -270,7 +270,9 @@ def _metrics(sides: Sequence[_Sums], losses: Sequence[str]) -> dict[str, float]:
         found |= {"copied": gain.value, "match_accuracy": share.value}
         # A single block has no interval.
         found |= {name: end for name, end in ends.items() if end is not None}
-    if "clip_token" in losses:
-        tokens = sum(side.clip_tokens for side in sides)
-        found["clip_token"] = sum(side.clip for side in sides) / max(1, tokens)
-    return found
+    if "clip_token" in losses and (tokens := sum(side.clip_tokens for side in sides)):
+        found["clip_token"] = sum(side.clip for side in sides) / tokens
+    if words.any():
+        return found
+    asked = ("mlm", "perplexity", "copied")  # short texts may have no masked word
+    return {name: value for name, value in found.items() if not name.startswith(asked)}
