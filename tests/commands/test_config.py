@@ -269,6 +269,11 @@ def test_command_lines_are_read_and_written() -> None:
         assert " ".join(take_apart(tree, line.split()).words()) == expected
     moved = take_apart(tree, ["vokenize", "a.txt", "--index", "builtin:emoji"]).moved("sub")
     assert (moved["text"], moved["index"]) == (["sub/a.txt"], ["builtin:emoji"])
+    made = take_apart(tree, ["stats", "--vokens", "v.jsonl", "--vectors", "w.npy"])
+    assert made.written == ["w.npy"]
+    assert [name for name, _ in made.read()] == ["v.jsonl"]
+    given = take_apart(tree, ["build-index", "w.npy", "-o", "x.faiss", "--vectors", "w.npy"])
+    assert given.written == ["x.faiss"]
     for line in ("forget a", "prepare", "vokenize --no-such"):
         with pytest.raises(DataError, match=r"vg .* (has no command|cannot read)"):
             take_apart(tree, line.split())

@@ -672,3 +672,37 @@ def test_a_pipe_needs_labels_that_are_named(
     words = ["finetune", "classify", "-", "--hold-out", "0.5", "-e", "x", "-o", "y"]
     assert vg(*words) == 2
     assert "is read twice, and a pipe can be read only once" in capfd.readouterr().err
+
+
+UD = """# newdoc
+# sent_id = 1
+# text = Dogs don't run
+1\tDogs\tdog\tNOUN
+2-3\tdon't\t_\t_
+2\tdo\tdo\tAUX
+3\tn't\tnot\tPART
+4\trun\trun\tVERB
+
+# sent_id = 2
+1\t#\t#\tSYM
+2\t1\t1\tNUM
+2.1\tis\tbe\tAUX
+
+"""
+
+
+def test_a_treebank_of_universal_dependencies(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ud.txt").write_text(UD)
+    (tmp_path / "dev.txt").write_text(UD)
+    columns = ("--text", 2, "--label", 4, "--dev", tmp_path / "dev.txt", "--list")
+    assert vg("finetune", "tag", tmp_path / "ud.txt", *columns) == 0
+    train, dev = printed(capfd)
+    assert train["examples"] == dev["examples"] == 2
+    counts = {row["label"]: row["count"] for row in train["labels"]}
+    assert counts == dict.fromkeys(("NOUN", "AUX", "PART", "VERB", "SYM", "NUM"), 1)
+    # The line of a tag is its own, whatever was left out before it.
+    (tmp_path / "ud.txt").write_text(UD.replace("4\trun\trun\tVERB", "4\trun\trun"))
+    assert vg("finetune", "tag", tmp_path / "ud.txt", *columns) == 65
+    assert "ud.txt:8: expected 4 columns" in capfd.readouterr().err

@@ -51,6 +51,23 @@ def test_a_bad_row_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert f'{path}:2: the key "prediction" is missing or null; the row has id' in out.err
 
 
+def test_the_gold_and_the_other_predictions_are_not_overwritten(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.en").write_text("a dog\n")
+    Path("a.de").write_text("ein Hund\n")
+    assert cli.run(["prepare", "pairs", "a.en", "a.de", "-o", "dev.jsonl", "-q"]) == 0
+    before = Path("dev.jsonl").read_bytes()
+    write(tmp_path / "p.jsonl", [{"id": "0", "prediction": "ein Hund"}])
+    Path("link.jsonl").symlink_to("dev.jsonl")
+    for output in ("dev.jsonl", "link.jsonl"):
+        call = ["score", "translation", "p.jsonl", "--gold", "dev.jsonl", "-o", output]
+        assert cli.run(call) == 73
+        assert "is an input of this command" in capfd.readouterr().err
+    assert Path("dev.jsonl").read_bytes() == before
+
+
 def test_numbers_of_a_csv_file_are_scored(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -221,6 +221,16 @@ def test_permuted_images_leave_a_record_of_their_own_pairs(main: Any, tmp_path: 
     assert weights(tmp_path / "plain") != weights(tmp_path / "other")
 
 
+def test_each_epoch_has_its_mean_losses_wherever_its_last_step_falls(
+    main: Any, tmp_path: Path
+) -> None:
+    flags = ("--epochs", "5", "--batch-size", "2", "-o", tmp_path / "run")
+    code, records, _ = main(*flags)
+    assert code == 0
+    assert [record["step"] for record in records] == [12, 24, 36, 48, 60]
+    assert all(record["info_nce"] > 0 for record in records)
+
+
 def test_the_same_command_again_prints_the_same_and_does_nothing(main: Any, tmp_path: Path) -> None:
     first = main("-o", tmp_path / "run")
     before = (tmp_path / "run" / "run.json").stat().st_mtime_ns

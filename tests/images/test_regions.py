@@ -283,3 +283,7 @@ def test_a_number_of_coco_is_one_picture_in_all_folders(tmp_path: Path) -> None:
     regions.find("cats/001.jpg", "q.jsonl", 1)
     with pytest.raises(DataError, match="one such picture"):
         regions.find("dogs/001.jpg", "q.jsonl", 2)
+    frames = open_regions(save_pictures(tmp_path / "z.npy", {"000000000001.jpg": [0]}))
+    frames.find("one/000000000001.jpg", "q.jsonl", 1)
+    with pytest.raises(DataError, match="one such picture"):
+        frames.find("two/000000000001.jpg", "q.jsonl", 2)

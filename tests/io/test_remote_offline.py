@@ -191,3 +191,41 @@ def test_what_a_store_hides_is_not_there(
         with pytest.raises(DataError) as caught:
             remote.read_if_there("s3://a/t.json", 9)
         assert caught.value.code == Exit.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    "hidden", [FileNotFoundError("x"), PermissionError("x"), Answer(403), Answer(404)]
+)
+def test_a_file_whose_manifest_is_not_to_be_seen_is_fetched_alone(hidden: Exception) -> None:
+    class Store:
+        def isdir(self, path: str) -> bool:
+            return False
+
+        def info(self, path: str) -> dict[str, Any]:
+            if path == "b/emb.json":
+                if isinstance(hidden, Answer):
+                    raise FileNotFoundError(path) from hidden
+                raise hidden
+            return {"size": 3, "type": "file"}
+
+    assert [*remote._files(Store(), "b/emb.npy")] == ["b/emb.npy"]
+
+
+def test_a_file_that_a_manifest_at_a_url_names_is_named_if_it_is_missing() -> None:
+    class Store:
+        def isdir(self, path: str) -> bool:
+            return False
+
+        def info(self, path: str) -> dict[str, Any]:
+            if path == "b/emb.ids":
+                raise FileNotFoundError(path)
+            return {"size": 3, "type": "file"}
+
+        def cat_file(self, path: str) -> bytes:
+            return b'{"files": {"emb.npy": {}, "emb.ids": {}}}'
+
+    with pytest.raises(
+        DataError, match=r"b/emb\.ids: is missing; the manifest next to it"
+    ) as caught:
+        remote._files(Store(), "b/emb.npy")
+    assert caught.value.code == Exit.NO_INPUT

@@ -27,7 +27,7 @@ from vgtools.io.process import Lock
 from vgtools.models.runs import open_run
 from vgtools.training import session as training_session
 from vgtools.training.loop import TrainConfig, train
-from vgtools.training.session import Session, TrainingRun, mean_losses, mean_record
+from vgtools.training.session import Session, TrainingRun, epoch_means, mean_losses, mean_record
 
 
 class Line(nn.Module):
@@ -709,3 +709,21 @@ def test_a_loss_of_no_items_is_not_zero_but_left_out() -> None:
     found = mean_losses(Losses(), batches, lambda batch, name: batch[name])
     assert found == {"mlm": 2.0, "perplexity": pytest.approx(math.exp(2))}
     assert mean_losses(Losses(), batches[:1], lambda batch, name: batch[name]) == {}
+
+
+def test_an_epoch_s_record_has_the_mean_of_all_its_steps() -> None:
+    def steps() -> Iterator[dict[str, Any]]:
+        for step in range(1, 9):
+            facts = {"epoch": -(-step // 4), "step": step, "lr": 0.1, "gradient": 1.0}
+            yield {**facts, "loss": float(step), "end": False}
+            if step % 4 == 0:
+                yield {**facts, "end": True}
+
+    notes: dict[str, Any] = {}
+    records = steps()
+    found = [next(epoch_means(records, notes, 4))]
+    for _ in range(3):
+        mean_record(notes, {k: v for k, v in next(records).items() if k != "end"}, due=False)
+    # Killed after three steps, and resumed with the notes of then.
+    found += epoch_means(records, json.loads(json.dumps(notes)), 4)
+    assert [(record["step"], record["loss"]) for record in found] == [(4, 2.5), (8, 6.5)]

@@ -27,6 +27,9 @@ FILES = (
     *("queries", "retrieved", "rows", "text", "texts", "vokens"),
 )
 _WRITTEN = ("output", "images_out", "noise", "page", "plot", "png", "submission")
+_ALSO_WRITTEN: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("stats",): ("vectors",)
+}  # by the command: elsewhere an input has the name
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,16 @@ class CommandLine:
     @property
     def written(self) -> list[str]:
         """The names of the outputs, the main output first."""
-        return [str(self.values[name]) for name in _WRITTEN if name in self.values]
+        return [str(self.values[name]) for name in self._outputs() if name in self.values]
+
+    def _outputs(self) -> tuple[str, ...]:
+        return (*_WRITTEN, *_ALSO_WRITTEN.get(self.names, ()))
 
     def read(self) -> Iterator[tuple[str, bool]]:
         """Yield the names of files that are read, each with whether it may not be a file's."""
+        outputs = self._outputs()
         for one, is_model in self._names():
-            for value in several(self.values.get(one.name)) if one.name not in _WRITTEN else ():
+            for value in several(self.values.get(one.name)) if one.name not in outputs else ():
                 name = _name_in(one, value)[1]
                 yield name, is_model or _is_elsewhere(one, name)
 

@@ -37,7 +37,7 @@ from vgtools.io.streams import jsonl_rows, open_shard, require
 
 KIND = "region-features"
 _SCAN = 8192  # feature rows checked at a time
-_COCO = re.compile(r"(?:^|_)\d{12}$")
+_COCO = re.compile(r"(?:^|/)(?:train|val|test|unlabeled)20\d\d/(?:COCO_\w+_)?\d{12}(?:\.\w+)?$")
 
 
 @dataclass(frozen=True)
@@ -183,11 +183,13 @@ def _names(image: str) -> tuple[str, str]:
 def _are_two(image: str, other: str) -> bool:
     """Return whether two names of one file name are of two folders, and so of two images.
 
-    COCO's numbers of twelve digits are unique in all its folders.
+    COCO's numbers are unique in all its folders.
     """
+    if all(map(_COCO.search, (image, other))):
+        return False
     folders = [f"/{os.path.dirname(name)}" for name in (image, other)]
     short, long = sorted(folders, key=len)
-    return short != "/" and not long.endswith(short) and not _COCO.search(Path(image).stem)
+    return short != "/" and not long.endswith(short)
 
 
 @dataclass

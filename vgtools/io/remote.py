@@ -25,7 +25,7 @@ import orjson
 
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, file_errors
-from vgtools.io.forms import is_name
+from vgtools.io.forms import LARGEST, is_name
 from vgtools.io.names import file_of, is_url, manifest_of, split_table
 
 _AHEAD = 1 << 22  # bytes fetched beyond those that are read
@@ -241,17 +241,20 @@ def read_if_there(url: str, most: int) -> bytes | None:
         DataError: as `facts`, of a store that does not answer.
     """
     with _about(url):
-        system, path = _system(url)
-        try:
-            info = system.info(path)
-            small = info["type"] == "file" and (info["size"] or 0) <= most
-            return cast(bytes, system.cat_file(path)) if small else None
-        except (FileNotFoundError, PermissionError) as error:
-            if isinstance(error.__cause__, FileNotFoundError | PermissionError | None):
-                return None
-            if is_missing(error.__cause__) or getattr(error.__cause__, "status", 0) in _HIDDEN:
-                return None
-            raise
+        return _read_if_there(*_system(url), most)
+
+
+def _read_if_there(system: Any, path: str, most: int) -> bytes | None:
+    try:
+        info = system.info(path)
+        small = info["type"] == "file" and (info["size"] or 0) <= most
+        return cast(bytes, system.cat_file(path)) if small else None
+    except (FileNotFoundError, PermissionError) as error:
+        if isinstance(error.__cause__, FileNotFoundError | PermissionError | None):
+            return None
+        if is_missing(error.__cause__) or getattr(error.__cause__, "status", 0) in _HIDDEN:
+            return None
+        raise
 
 
 def expand(pattern: str) -> list[str]:
@@ -466,13 +469,20 @@ def _files(system: Any, path: str) -> dict[str, Any]:
             with contextlib.suppress(FileNotFoundError):  # a folder that is not complete has none
                 found[manifest] = system.info(manifest)
         return found
+    found = {path: system.info(path)}
     try:
-        named = orjson.loads(system.cat_file(manifest))["files"]
-    except (FileNotFoundError, orjson.JSONDecodeError, KeyError, TypeError):
-        return {path: system.info(path)}
+        named = orjson.loads(_read_if_there(system, manifest, LARGEST) or b"null")["files"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return found
     folder = os.path.dirname(path)
-    beside = (f"{folder}/{name}" for name in named if is_name(name))
-    return {name: system.info(name) for name in sorted({path, manifest, *beside})}
+    beside = {f"{folder}/{name}" for name in named if is_name(name)}
+    for name in sorted({manifest, *beside} - {path}):
+        try:
+            found[name] = system.info(name)
+        except FileNotFoundError:
+            why = "is missing; the manifest next to it names it; create it again"
+            raise DataError(why, name, code=Exit.NO_INPUT) from None
+    return found
 
 
 def _download(system: Any, path: str, found: dict[str, Any], place: Path) -> None:

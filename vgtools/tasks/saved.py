@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vgtools.io.errors import DataError
-from vgtools.io.files import dumps, final_path, read_json
+from vgtools.io.files import dumps, final_path, read_json, refuse_inputs
 from vgtools.io.names import is_stream
 from vgtools.io.output import Output
 from vgtools.io.own import atomic_write, open_stream
@@ -73,6 +73,8 @@ def score_saved(
         rationales = gather(task, rows, examples(task), file=path)
         scores |= joint_scores(answers, rationales, joint)
     if output is not None:
+        files = [Path(os.path.realpath(output))]
+        refuse_inputs(files, [file for file in (gold, joint) if file not in (None, "-")])
         config = {"command": "score", "task": task.name}
         with Output([output], config, columns={}, inputs=[path], restart=True) as out:
             for row in saved if not out.complete else ():

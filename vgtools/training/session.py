@@ -872,6 +872,24 @@ def mean_record(
     return position | {name: sums[name] / window["steps"] for name in sorted(sums)}
 
 
+def epoch_means(
+    records: Iterable[dict[str, Any]], notes: dict[str, Any], per_epoch: int
+) -> Iterator[dict[str, Any]]:
+    """Yield a record per epoch, with the mean losses of its steps.
+
+    Args:
+        records: one per step, and one after each epoch.
+        notes: the notes of the training's state, which are saved with the weights: a resumed epoch
+            keeps the losses of its first part.
+        per_epoch: steps of an epoch.
+    """
+    for record in records:
+        if record.pop("end"):
+            yield notes.pop("mean")
+        elif mean := mean_record(notes, record, record["step"] % per_epoch == 0):
+            notes["mean"] = mean
+
+
 def mean_losses(
     model: nn.Module, batches: Iterable[Any], items: Callable[[Any, str], int]
 ) -> dict[str, float]:

@@ -113,7 +113,6 @@ def train_config(
     *,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
-    log_every: int = 1,
 ) -> TrainConfig:
     """Return the optimiser's settings; a warm-up below 1 is a share of all steps."""
     warmup = config["warmup"]
@@ -124,7 +123,7 @@ def train_config(
         betas=betas,
         eps=eps,
         accumulate=plan.accumulate,
-        log_every=log_every,
+        log_every=1,
         gradients=config.get("gradients", "float32"),
         **{key: config[key] for key in ("lr", "schedule", "weight_decay", "clip", "seed")},
     )

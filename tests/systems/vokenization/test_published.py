@@ -16,6 +16,7 @@ from tests.tiny.lm import make_tokenizer, save_packed, save_shape, save_tokenize
 from vgtools.cli import run
 from vgtools.io.artifact import open_features
 from vgtools.io.files import write_manifest
+from vgtools.io.output import Output
 from vgtools.systems.vokenization import published
 from vgtools.text.blocks import open_packed
 from vgtools.text.tokens import tokenizer_fingerprint
@@ -226,6 +227,35 @@ def test_images_that_would_become_one_are_refused(
     assert run(["prepare", "hdf5", "f.npy", "-o", "S.hdf5", "-q"]) == 65
     assert "has the images 'a' and 'S/a', which are one in S.hdf5" in capsys.readouterr().err
     assert not Path("S.hdf5").exists()
+    # Ids with folders of their own survive the way there and back.
+    names = ["S/a", "S/b/a"]
+    Path("f.ids").write_text("".join(f"{name}\n" for name in names))
+    write_manifest(feats, [feats, "f.ids"], kind="image-features", backbone=BACKBONE)
+    assert run(["prepare", "hdf5", "f.npy", "-o", "S.hdf5", "-q"]) == 0
+    assert run(["prepare", "keys", "S.hdf5", "-o", "back.npy", "-q"]) == 0
+    assert Path("back.ids").read_text().splitlines() == names
+
+
+def test_a_set_that_was_renamed_is_not_continued_under_two_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("aa.ids").write_text("".join(f"{n}.jpg\n" for n in range(6)))
+    save_h5(Path("aa.hdf5"), "keys", np.eye(6, 2) + 1, "f4")
+    monkeypatch.setattr("vgtools.systems.vokenization.published._STEP", 4)
+    commit = Output.commit
+
+    def stopped(self: Output, state: dict[str, Any]) -> None:
+        commit(self, state)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Output, "commit", stopped)
+        assert run(["prepare", "keys", "aa.hdf5", "-o", "out.npy", "-q"]) == 130
+    for end in ("hdf5", "ids"):
+        Path(f"aa.{end}").rename(f"bb.{end}")
+    assert run(["prepare", "keys", "bb.hdf5", "-o", "out.npy", "-q"]) == 78
+    assert "sets" in capsys.readouterr().err
 
 
 def test_keys_in_another_order_than_they_were_written_are_refused(

@@ -30,7 +30,7 @@ from vgtools.systems.visual_awareness.words import (
 )
 from vgtools.text.vector_files import copy_vectors, open_vectors, select_vectors
 from vgtools.training.loop import TrainConfig
-from vgtools.training.session import Session, TrainingRun, mean_record
+from vgtools.training.session import Session, TrainingRun, epoch_means
 from vgtools.training.splits import CaptionSplits, Rows
 from vgtools.training.steps import plan_for, step_batches, train_config
 
@@ -243,15 +243,8 @@ def fit(
     batches = step_batches(len(train.images), seed, plan, build)
     settings = train_config({**config, "weight_decay": 0.0}, plan)
     settings = with_milestones(settings, plan.per_epoch)
-    notes = run.state.notes
-    for record in session.fit(network, batches, settings, weights={shape.loss: 1.0}):
-        if not record.pop("end"):
-            mean = mean_record(notes, record, record["step"] % plan.per_epoch == 0)
-            # Notes are saved with the weights, so that a resumed epoch keeps the mean of its first
-            # part.
-            notes |= {} if mean is None else {"mean": mean}
-            continue
-        record = notes.pop("mean")
+    records = session.fit(network, batches, settings, weights={shape.loss: 1.0})
+    for record in epoch_means(records, run.state.notes, plan.per_epoch):
         measured: Mapping[str, Any] | None = None
         if valid is not None and len(valid.images):
             measured = evaluate(network, valid, reader, pictures.whole)

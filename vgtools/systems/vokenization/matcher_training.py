@@ -31,7 +31,7 @@ from vgtools.systems.vokenization.matcher import MatcherBatch, TokenImageMatcher
 from vgtools.systems.vokenization.recipe import MatcherConfig
 from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_spans, written_words
 from vgtools.training.loop import Batches
-from vgtools.training.session import Session
+from vgtools.training.session import Session, epoch_means
 from vgtools.training.splits import CaptionSplits, other_images, photo_marks
 from vgtools.training.steps import plan_for, prefetch, train_config
 
@@ -668,18 +668,18 @@ def fit(
         captions, states, bank.array, shape, size, config["seed"], session.device
     )
     plan = plan_for(len(captions.images), {**config, "steps": None})
-    settings = train_config({**config, "weight_decay": 0.0, "clip": 5.0}, plan, log_every=10)
-    for record in session.fit(matcher, batches, settings, weights=matcher.losses):
-        if record.pop("end"):
-            measured: Mapping[str, Any] | None = None
-            if permuted:
-                record["learned"] = learned_pairs(matcher, captions, states, bank.array)
-            if "valid" in data:
-                measured = evaluate_matcher(matcher, *data["valid"], bank.array, used=permuted)
-                record["valid"] = measured
-            # Nothing that permuted pairs teach holds for other images.
-            last = permuted or config.get("keep") == "last"
-            run.end_epoch(matcher, record, record["epoch"] if last else score(measured))
+    settings = train_config({**config, "weight_decay": 0.0, "clip": 5.0}, plan)
+    records = session.fit(matcher, batches, settings, weights=matcher.losses)
+    for record in epoch_means(records, run.state.notes, plan.per_epoch):
+        measured: Mapping[str, Any] | None = None
+        if permuted:
+            record["learned"] = learned_pairs(matcher, captions, states, bank.array)
+        if "valid" in data:
+            measured = evaluate_matcher(matcher, *data["valid"], bank.array, used=permuted)
+            record["valid"] = measured
+        # Nothing that permuted pairs teach holds for other images.
+        last = permuted or config.get("keep") == "last"
+        run.end_epoch(matcher, record, record["epoch"] if last else score(measured))
     why = collapsed(learned_pairs(matcher, captions, states, bank.array)) if permuted else ""
     if why:
         session.note(f"warning: {why}; train for more --epochs, or with a lower --dropout")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -433,7 +434,12 @@ def read_keys(
         for others in images[:-1]:
             if both := set(others).intersection(images[-1]):
                 raise DataError(f"another file also has the image {min(both)!r:.80}", keys.path)
-    config = {"command": "keys", "limit": limit, "backbone": backbone}
+    config = {
+        "command": "keys",
+        "limit": limit,
+        "backbone": backbone,
+        "sets": [Path(file).stem for file in files],  # ids start with these names
+    }
     paths = [output, _beside(output, ".ids")]
     npy = {0: (np.dtype("<f4"), width)}
     with Output(paths, config, npy=npy, inputs=inputs, restart=restart) as out:
@@ -478,7 +484,8 @@ def write_keys(feats: str, output: str, restart: bool = False) -> dict[str, int]
     """
     inputs = Inputs([feats, *([] if is_shards(feats) else [_beside(feats, ".ids")])])
     found = open_features(feats)
-    names = [name.removeprefix(f"{Path(output).stem}/") for name in found.ids]
+    own = re.compile(rf"{re.escape(Path(output).stem)}/([^/]+)")
+    names = [match[1] if (match := own.fullmatch(name)) else name for name in found.ids]
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         other = f"{Path(output).stem}/{twice}"

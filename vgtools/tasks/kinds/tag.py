@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 IGNORED = -100  # label of a token that has none
 _DOCUMENT = "-DOCSTART-"
 _CELLS = re.compile(r"[^ \t\r\n]+")
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # the number of a range or an empty node of CoNLL-U
 _NO_TAG = -1  # tag of a word that is not scored
 
 
@@ -67,12 +68,12 @@ class _Sentence(NamedTuple):
     tags: Sequence[object] | None  # None where the file has none
     column: str = "tag"  # where they are, for messages
     id: str = ""
-    first: int | None = None  # line of the first tag, where each has its own
+    lines: Sequence[int] | None = None  # where each tag is, if each has its own
 
     def placed(self) -> Iterator[tuple[object, int]]:
         """Yield each tag with its line."""
-        for place, tag in enumerate(self.tags or ()):
-            yield tag, self.line if self.first is None else self.first + place
+        tags = self.tags or ()
+        return zip(tags, self.lines or [self.line] * len(tags), strict=True)
 
 
 def read(
@@ -167,7 +168,8 @@ def _read_columns(
 ) -> Iterator[_Sentence]:
     """Yield the sentences of a CoNLL file: word first, tag last, an empty line after a sentence.
 
-    In a file of one's own, columns have numbers from 1.
+    In a file of one's own, columns have numbers from 1. If words are not in the first, which is of
+    their numbers in CoNLL-U, its comments, its ranges (3-4) and its empty nodes (3.1) are left out.
 
     Source: Tjong Kim Sang and De Meulder 2003, section 2.1.
     """
@@ -177,9 +179,12 @@ def _read_columns(
     for is_sentence, part in groupby(lines, key=lambda line: bool(_CELLS.search(line[1]))):
         words = list[str]()
         tags = list[str]()
+        places = list[int]()
         for line, text in part if is_sentence else ():
             # Not `split()`: a word may contain other kinds of white space.
             cells = _CELLS.findall(text)
+            if at > 0 and (_NO_WORD.fullmatch(cells[0]) or (text[0] == "#" and not words)):
+                continue
             width = width or len(cells)
             if len(cells) != width or width < max(least, at + 1, label + 1):
                 needed = max(width, least, at + 1, label + 1)
@@ -190,10 +195,13 @@ def _read_columns(
                 continue
             words.append(cells[at])
             tags.append(cells[label])
+            places.append(line)
         if words:
             text = " ".join(words)
-            first = line - len(words) + 1
-            yield _Sentence(line, text, None if width == 1 else tags, first=first)
+            has_tags = width > 1
+            yield _Sentence(
+                line, text, tags if has_tags else None, lines=places if has_tags else None
+            )
 
 
 def _numbers(task: Task, path: str | Path) -> tuple[int, int]:
