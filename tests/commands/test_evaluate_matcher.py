@@ -182,6 +182,17 @@ def test_captions_without_a_split(evaluate: Any, place: Path) -> None:
     assert "evaluate-matcher: 1 caption without a split left out, others have one" in err
 
 
+def test_captions_that_are_cut_or_left_out_are_counted(evaluate: Any, place: Path) -> None:
+    rows = [json.loads(line) for line in (place / "captions.jsonl").read_text().splitlines()]
+    rows[0]["text"] = " "
+    rows[1]["text"] = "dor " * 999
+    (place / "long.jsonl").write_bytes(b"".join(map(dumps, rows)))
+    code, _, err = evaluate(captions="long.jsonl")
+    assert code == 0
+    assert "evaluate-matcher: 1 caption without a token left out, 1 cut to " in err
+    assert "cut to" not in evaluate()[2]
+
+
 def test_what_does_not_belong_together_is_refused(
     evaluate: Any, place: Path, tmp_path: Path, tiny: Path
 ) -> None:

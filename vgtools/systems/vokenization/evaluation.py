@@ -21,7 +21,8 @@ from vgtools.analysis.recall import KS
 from vgtools.images.phrases import image_finder
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import Features
-from vgtools.io.errors import DataError
+from vgtools.io.errors import DataError, amount
+from vgtools.io.process import note
 from vgtools.io.streams import read_jsonl
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
@@ -451,7 +452,7 @@ def _encode(
     texts: EvaluatedTexts, encoder: Encoder, packed: PackedEncoder, watch: Any, language: str
 ) -> Encoded:
     """Read texts with an encoder, and find the word of each token."""
-    captions, _ = tokenize_captions(
+    captions, left_out = tokenize_captions(
         texts.texts,
         texts.images,
         encoder.tokenizer,
@@ -461,6 +462,10 @@ def _encode(
     )
     if not len(captions.images):
         raise DataError("no text holds a token; there is nothing to evaluate")
+    if any(left_out.values()):
+        empty = amount(left_out["empty"], "caption")
+        why = f"{empty} without a token left out, {left_out['cut']} cut to {encoder.max_tokens}"
+        note("evaluate-matcher", f"{why} tokens")
     states = HiddenStates(packed, captions.tokens, _BUDGET, watch)
     tags = list[str]()
     lemmas = list[str]()
