@@ -231,9 +231,10 @@ def tag(
     r"""Learn a tag for each word, from CoNLL columns or lists of your own.
 
     A table, or rows, has words and tags as lists or between blanks; any other file has a word with
-    its tag per line and an empty line after a sentence. Tags O, B-X and I-X are entities, in IOB1
-    or IOB2, scored as conlleval does; others are scored word by word. Settings are as for
-    CoNLL-2003 unless given. The run is one of vg finetune, for vg score and vg compare.
+    its tag per line and an empty line after a sentence. In CoNLL-U (--text 2) comments, ranges and
+    empty nodes are left out. Tags O, B-X and I-X are entities, in IOB1 or IOB2, scored as conlleval
+    does; others are scored word by word. Settings are as for CoNLL-2003 unless given. The run is
+    one of vg finetune, for vg score and vg compare.
 
     Examples:
 
