@@ -709,3 +709,19 @@ def test_memory_is_flat_in_the_number_of_shards(tmp_path: Path) -> None:
     # The smaller of two: once in a while Python's table of interned strings doubles, by megabytes.
     # 8 bytes in an array, and of two files the names and sizes; a commit is over 1,000 bytes.
     assert min(peaks[2]) - min(peaks[16]) < 500 * (240 - 30)
+
+
+def test_a_further_input_is_not_in_the_folder_that_is_made(tmp_path: Path) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("a\nb\n")
+    made = tmp_path / "o.jsonl"
+    task = Lengths()
+    sources = [text_source(str(text))]
+    run(made, text)
+    before = {file: file.read_bytes() for file in made.iterdir()}
+    shard = min(file for file in made.iterdir() if file.name.startswith("000000-"))
+    for read in (f"{made}/", str(made), str(shard), str(manifest_path(made))):
+        with pytest.raises(DataError, match="is an input of this command") as error:
+            shards.open_folder(f"{made}/", task.config, sources, None, 64, True, [read])
+        assert error.value.code == Exit.CANNOT_CREATE
+    assert {file: file.read_bytes() for file in made.iterdir()} == before

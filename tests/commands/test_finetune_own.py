@@ -674,35 +674,57 @@ def test_a_pipe_needs_labels_that_are_named(
     assert "is read twice, and a pipe can be read only once" in capfd.readouterr().err
 
 
-UD = """# newdoc
-# sent_id = 1
-# text = Dogs don't run
-1\tDogs\tdog\tNOUN
-2-3\tdon't\t_\t_
-2\tdo\tdo\tAUX
-3\tn't\tnot\tPART
-4\trun\trun\tVERB
+def treebank(path: Path, *rows: str) -> Path:
+    """Write CoNLL-U of rows "id form tag", given without the columns between them."""
+    lines = ["# newdoc", "# text = …"]
+    for row in rows:
+        number, form, tag = row.split("|") if row else ("", "", "")
+        cells = [number, form, "_", tag, "_", "_", "_", "_", "_", "Gloss=a b"]
+        lines.append("\t".join(cells) if row else "\n# sent_id = 2")
+    path.write_text("\n".join(lines) + "\n\n")
+    return path
 
-# sent_id = 2
-1\t#\t#\tSYM
-2\t1\t1\tNUM
-2.1\tis\tbe\tAUX
 
-"""
+UD = ("1|Dogs|NOUN", "2-3|don't|_", "2|do|AUX", "3|n't|PART", "4|eat|VERB", "5|10 000|NUM")
+UD += ("", "1|#|SYM", "2|1|NUM", "2.1|is|AUX")
 
 
 def test_a_treebank_of_universal_dependencies(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "ud.txt").write_text(UD)
-    (tmp_path / "dev.txt").write_text(UD)
-    columns = ("--text", 2, "--label", 4, "--dev", tmp_path / "dev.txt", "--list")
-    assert vg("finetune", "tag", tmp_path / "ud.txt", *columns) == 0
+    data = treebank(tmp_path / "ud.conllu", *UD)
+    columns = ("--text", 2, "--label", 4, "--dev", data, "--list")
+    assert vg("finetune", "tag", data, *columns) == 0
     train, dev = printed(capfd)
     assert train["examples"] == dev["examples"] == 2
     counts = {row["label"]: row["count"] for row in train["labels"]}
-    assert counts == dict.fromkeys(("NOUN", "AUX", "PART", "VERB", "SYM", "NUM"), 1)
+    assert counts == {"NOUN": 1, "AUX": 1, "PART": 1, "VERB": 1, "NUM": 2, "SYM": 1}
+    # A blind test set has no tags, or its words alone.
+    for row in (("1|Dogs|_", "2|run|_"), ()):
+        blind = treebank(tmp_path / "blind.conllu", *row)
+        if not row:
+            blind.write_text("Dogs\nrun\n\nCats\n")
+        assert vg("finetune", "tag", data, *columns, "--test", blind) == 0
+        assert len(printed(capfd)) == 3
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text("1 Dogs\n2 run\n\n")
+    for flags in (("--text", 2), ("--label", 1)):
+        assert vg("finetune", "tag", pairs, *flags, "--dev", pairs, "--list") in (2, 65)
+        assert re.search("expected 3 columns|a column has one use", capfd.readouterr().err)
     # The line of a tag is its own, whatever was left out before it.
-    (tmp_path / "ud.txt").write_text(UD.replace("4\trun\trun\tVERB", "4\trun\trun"))
-    assert vg("finetune", "tag", tmp_path / "ud.txt", *columns) == 65
-    assert "ud.txt:8: expected 4 columns" in capfd.readouterr().err
+    treebank(data, *UD[:4], "4|eat|VREB", *UD[5:])
+    assert vg("finetune", "tag", data, *columns, "--labels", "NOUN,AUX,PART,VERB,NUM,SYM") == 65
+    assert "ud.conllu:7: 'VREB'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["0.25", "1-1"])
+def test_columns_that_only_look_like_a_treebank_keep_all_their_words(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: str
+) -> None:
+    (tmp_path / "align.txt").write_text(
+        f"{number}\ta dog\n{number}\t#\tX\n\n#\tran\tY\n".replace(" ", "\t")
+    )
+    columns = ("--text", 2, "--label", 3, "--dev", tmp_path / "align.txt", "--list")
+    assert vg("finetune", "tag", tmp_path / "align.txt", *columns) == 0
+    counts = {row["label"]: row["count"] for row in printed(capfd)[0]["labels"]}
+    assert counts == {"dog": 1, "X": 1, "Y": 1}

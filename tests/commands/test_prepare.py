@@ -105,6 +105,17 @@ def test_a_place_for_the_image_list_is_refused_before_any_work(
     assert not (flickr / "c.jsonl").exists()
 
 
+@pytest.mark.parametrize("place", ["c.errors.jsonl", "i.txt"])
+def test_a_name_that_the_image_list_cannot_have_is_refused_before_any_work(
+    vg: Runner, flickr: Path, place: str
+) -> None:
+    call = ("prepare", "flickr8k", "tokens.txt", "--images", "photos", "--on-error", "skip")
+    done = vg(*call, "--images-out", place, "-o", "c.jsonl", cwd=flickr)
+    assert done.returncode == 2
+    assert b"--images-out" in done.stderr
+    assert not (flickr / "c.jsonl").exists()
+
+
 def test_streams_in_and_out(vg: Runner, flickr: Path) -> None:
     done = vg(
         "prepare",

@@ -78,6 +78,11 @@ def test_numbers_of_a_csv_file_are_scored(
     lines = [("id", "prediction", "label"), *rows]
     table.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
     assert score(capfd, "sts-b", str(table)) == expected
+    rows_again = str(tmp_path / "again.jsonl")
+    assert score(capfd, "sts-b", str(table), "-o", rows_again) == expected
+    assert score(capfd, "sts-b", rows_again) == expected
+    table.write_text("id,prediction,label,score\n0,1,1,\n1,0,0,0.5\n2,0,1,\n")
+    assert score(capfd, "rte", str(table))["accuracy"] == pytest.approx(100 * 2 / 3)
 
 
 def test_rows_there_and_back_as_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from vgtools import cli
+
 from ..conftest import vg_command
 
 Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -254,3 +256,20 @@ def test_markdown_beside_the_paper_s_rows(vg: Runner, here: Path) -> None:
     assert lines[2].startswith("| wiki.txt | 14 | 2 |")
     assert lines[3].startswith("| MS COCO (reported in the paper) | 7,000,000 |")
     assert vg("stats", "--vokens", "-", "--table", cwd=here).returncode == 2
+
+
+def test_vectors_are_not_written_over_what_is_counted(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.txt").write_text("Bam bet.\nKos bam.\n")
+    index = ["--index", str(tiny / "vg.faiss"), "--device", "cpu", "-q"]
+    assert cli.run(["vokenize", "t.txt", *index, "-o", "v.jsonl"]) == 0
+    assert cli.run(["stats", "--vokens", "v.jsonl", "--vectors", "w.npy", "-q"]) == 0
+    before = Path("w.ids").read_bytes()
+    Path("link.txt").symlink_to("w.ids")
+    for flags in (["w.ids"], ["link.txt"], ["t.txt", "--reference", "w.ids"]):
+        capfd.readouterr()
+        assert cli.run(["stats", *flags, "--vokens", "v.jsonl", "--vectors", "w.npy"]) == 73
+        assert "w.ids: is an input of this command" in capfd.readouterr().err
+    assert Path("w.ids").read_bytes() == before

@@ -267,6 +267,15 @@ def test_bfloat16_says_how_far_it_agrees(corpus: Path, tmp_path: Path, attempt: 
     agreed = json.loads((tmp_path / "o.json").read_text())["agreement_with_float32"]
     assert 0.7 < agreed <= 1
     assert f"{agreed:.1%} of a sample's vokens equal the vokens of --dtype float32" in message
+    # The same share if empty lines come first, and one of 1 if no voken is kept in both.
+    (tmp_path / "t.txt").write_text("\n" * 200 + corpus.read_text())
+    for file, name, more, least in (
+        (tmp_path / "t.txt", "e.jsonl", ("--limit", 264), agreed),
+        (corpus, "n.jsonl", ("--limit", 64, "--min-score", 2), 1.0),
+    ):
+        assert attempt(file, "-o", tmp_path / name, *more, "--dtype", "bfloat16")[0] == 0
+        made = json.loads((tmp_path / name).with_suffix(".json").read_text())
+        assert made["agreement_with_float32"] == least
 
 
 def test_a_golden(vokenize: Vokenize, tmp_path: Path) -> None:

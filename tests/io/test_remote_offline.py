@@ -222,10 +222,28 @@ def test_a_file_that_a_manifest_at_a_url_names_is_named_if_it_is_missing() -> No
             return {"size": 3, "type": "file"}
 
         def cat_file(self, path: str) -> bytes:
-            return b'{"files": {"emb.npy": {}, "emb.ids": {}}}'
+            return b'{"vg": "0.1.0", "files": {"emb.npy": {}, "emb.ids": {}}}'
 
     with pytest.raises(
         DataError, match=r"b/emb\.ids: is missing; the manifest next to it"
     ) as caught:
         remote._files(Store(), "b/emb.npy")
     assert caught.value.code == Exit.NO_INPUT
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"files": ["raw.npy"]}', b'{"vg": "1", "files": 3}', b"[]", b"x", b'{"files": {"r": 1}}'],
+)
+def test_somebody_s_json_at_a_url_names_no_files(body: bytes) -> None:
+    class Store:
+        def isdir(self, path: str) -> bool:
+            return False
+
+        def info(self, path: str) -> dict[str, Any]:
+            return {"size": 3, "type": "file"}
+
+        def cat_file(self, path: str) -> bytes:
+            return body
+
+    assert [*remote._files(Store(), "b/emb.npy")] == ["b/emb.npy"]

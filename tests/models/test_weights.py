@@ -14,7 +14,13 @@ from vgtools.models import weights
 from vgtools.models.encoder import load_encoder
 from vgtools.models.references import read_weights
 from vgtools.models.runs import read_run
-from vgtools.models.weights import add_noise, difference, encoder_weights, save_noisy
+from vgtools.models.weights import (
+    add_noise,
+    compare_encoders,
+    difference,
+    encoder_weights,
+    save_noisy,
+)
 
 
 def test_difference_by_hand_whatever_the_prefix_of_the_names() -> None:
@@ -204,3 +210,16 @@ def test_a_bad_file_of_the_source_is_named_not_the_output(tmp_path: Path, name: 
         save_noisy(str(source), tmp_path / "noisy", 0.1, seed=0)
     assert error.value.code == Exit.NO_INPUT
     assert not (tmp_path / "noisy").exists()
+
+
+def test_the_second_encoder_is_not_overwritten(tmp_path: Path) -> None:
+    source = str(save_encoder(tmp_path / "encoder"))
+    other = tmp_path / "noisy"
+    save_noisy(source, other, 0.1, seed=0)
+    before = (other / "encoder/model.safetensors").read_bytes()
+    (tmp_path / "link").symlink_to(other)
+    for ref in (other, other / "encoder", tmp_path / "link"):
+        with pytest.raises(DataError, match="an encoder that this command reads") as error:
+            compare_encoders([source, str(ref)], str(other), 0.5, 0)
+        assert error.value.code == Exit.CANNOT_CREATE
+    assert (other / "encoder/model.safetensors").read_bytes() == before

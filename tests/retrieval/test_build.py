@@ -175,6 +175,22 @@ def test_lists_are_mapped_and_probed_as_the_manifest_says(tmp_path: Path) -> Non
     assert (one.scores[one.rows == -1] == 0).all()
 
 
+@pytest.mark.parametrize("factory", ["RR8,IVF20,Flat", "PCA8,IVF20,SQ8"])
+def test_lists_after_a_transform_are_probed_as_well(tmp_path: Path, factory: str) -> None:
+    bank, queries = unit(400, 8), unit(50, 8, 1)
+    _, facts, _ = written(plan_of(bank, factory, queries, nprobe=3), tmp_path)
+    assert facts["nprobe"] == 3
+    assert written(plan_of(bank, factory, queries), tmp_path)[1]["nprobe"] == 20
+    path = lists(tmp_path, bank, 2, factory)
+    exact = exact_search(queries, bank).rows
+    shares = []
+    for asked, nprobe in ((None, 2), (5, 5), (20, 20)):
+        index = open_index(path, nprobe=asked)
+        assert index.approximate["nprobe"] == nprobe
+        shares.append((index.search(queries).rows == exact).mean())
+    assert shares[0] < shares[1] < shares[2]
+
+
 def test_what_lists_give_is_ordered_by_float64_and_the_lower_row(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     base = np.repeat(unit(30, 16), 6, axis=0)

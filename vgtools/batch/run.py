@@ -185,7 +185,8 @@ def write(
     if output.endswith("/"):
         where = None if target.ray is None else Cluster(target.ray, workers, gpu, make)
         sources = [cut(text) for text in texts]
-        shards = open_folder(output, task.config, sources, *sizes, target.restart)
+        read = inputs.paths if isinstance(inputs, Inputs) else inputs
+        shards = open_folder(output, task.config, sources, *sizes, target.restart, read)
         return run(shards, task, part, name=name, where=where)
     pieces = [Piece(text) for text in texts]
     opened = partial(Output, inputs=inputs, restart=target.restart)

@@ -529,6 +529,7 @@ def open_folder(
     shard_size: int | None,
     default_size: int,
     restart: bool = False,
+    read: Sequence[str] = (),
 ) -> ShardedOutput:
     """Return the folder of an output, made if needed, with the plan that it has or now gets.
 
@@ -541,12 +542,13 @@ def open_folder(
         shard_size: bytes of input per shard; None takes the size of an unfinished run.
         default_size: bytes per shard where there is none.
         restart: remove the shards that are there.
+        read: further inputs, which must not be in the folder.
 
     Raises:
         DataError: the name is taken (73), or the shards have another plan (78, both sides).
     """
     folder = _folder_of(path)
-    _check_folder(path, folder, sources)
+    _check_folder(path, folder, [*(source.path for source in sources), *read])
     if is_url(path):
         _check_manifest_at(folder)
     else:
@@ -638,12 +640,12 @@ def _is_begun(folder: str) -> bool:
     return any(not re.fullmatch(places.PRIVATE, name) or places.is_held(name) for name in begun)
 
 
-def _check_folder(path: str, folder: str, sources: Sequence[PlannedInput]) -> None:
-    """Refuse a place where a folder of shards cannot be."""
+def _check_folder(path: str, folder: str, read: Sequence[str]) -> None:
+    """Refuse a place where a folder of shards cannot be; `read` are the inputs."""
     local = not is_url(folder)
     names = places.sizes(folder)
     lock = Path(folder, f"{LIST}.lock")
-    inputs = [source.path.rstrip("/") for source in sources]
+    inputs = [name.rstrip("/") for name in read]
     if local:
         ours = (Path(folder), manifest_path(folder), *(Path(folder, name) for name in names))
         refuse_inputs((*ours, lock), inputs)

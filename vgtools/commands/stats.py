@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -27,7 +29,7 @@ from vgtools.commands.options import (
 )
 from vgtools.commands.signature import flags
 from vgtools.io.errors import TextStats, amount
-from vgtools.io.files import dumps, page_path
+from vgtools.io.files import dumps, page_path, refuse_inputs
 from vgtools.io.names import is_stream
 from vgtools.io.own import open_stream, write_page
 from vgtools.io.process import Progress, note
@@ -164,6 +166,9 @@ def stats(
     read = (*names, *voken_files, reference, grounding.captions, grounding.stop_words)
     sources = [str(name) for name in read if name not in (None, "-")]
     target = None if layout.plot is None else page_path(layout.plot, sources)
+    if label_vectors.vectors is not None:  # refused before it is counted for hours
+        made = Path(os.path.realpath(label_vectors.vectors))
+        refuse_inputs([made, made.with_suffix(".ids")], sources)
     types = open_vocabulary(tokenizer)
     met = TextStats()
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from vgtools.datasets.rows import Row
 from vgtools.io.errors import DataError, Exit, Tally, file_error
-from vgtools.io.own import make_folder, write_page
+from vgtools.io.own import make_folder, write_image
 from vgtools.io.process import Progress
 
 CREDIT = "Pictures: OpenMoji, CC BY-SA 4.0"
@@ -128,7 +128,7 @@ def _draw(job: tuple[str, str, int]) -> None:
     picture = resvg_py.svg_to_bytes(svg_path=svg, width=size, height=size, background="#ffffff")
     # Syncing thousands of small files is slow, and a file that a power cut damaged is detected by
     # `_is_png` and drawn again.
-    write_page(png, picture, sync=False)
+    write_image(png, picture)
 
 
 def rasterise(rows: Iterable[Row], folder: str | Path, size: int, workers: int) -> Iterator[Row]:

@@ -156,7 +156,9 @@ class Output:
         manifest = manifest_path(finals[0])
         beside = (manifest, self._journal, finals[0].with_name(f"{finals[0].name}.lock"))
         parts = [*map(part_path, finals)]
-        refuse_inputs((*beside, *parts), paths)
+        # Publishing removes files that an earlier output of the name had.
+        former = (name for name in known_of(manifest) if self._is_former(name, finals[0]))
+        refuse_inputs((*beside, *parts, *map(manifest.with_name, former)), paths)
         refuse_same((*finals, *beside[1:], *parts))  # the manifest's place is checked below
         self._stop.__enter__()  # before the lock, so that a signal does not leave one
         try:

@@ -100,11 +100,14 @@ _SEAL = re.compile(rb"(?:<!--|%) vg ([0-9a-f]{64})(?: -->)?\n\Z")
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
-def sealed(data: bytes) -> bytes:
+_DATA = b"vg-image"  # key of the seal of a picture that commands read
+
+
+def sealed(data: bytes, key: bytes = b"vg") -> bytes:
     """Return a page or picture with a seal, by which vg knows it again; other data as they are.
 
-    It is a comment at the end of HTML, SVG and PDF, and a text chunk `vg` of a PNG: the sha256 of
-    the rest.
+    It is a comment at the end of HTML, SVG and PDF, and a text chunk of a PNG, by its key: the
+    sha256 of the rest.
     """
     digest = hashlib.sha256(data).hexdigest().encode()
     if data.startswith((b"<!DOCTYPE html", b"<svg")):
@@ -112,25 +115,25 @@ def sealed(data: bytes) -> bytes:
     if data.startswith(b"%PDF-"):
         return data + b"% vg " + digest + b"\n"
     if data.endswith(_PNG_END):
-        return data.removesuffix(_PNG_END) + _chunk(digest) + _PNG_END
+        return data.removesuffix(_PNG_END) + _chunk(key, digest) + _PNG_END
     return data
 
 
-def _chunk(digest: bytes) -> bytes:
-    body = b"tEXtvg\0" + digest
+def _chunk(key: bytes, digest: bytes) -> bytes:
+    body = b"tEXt" + key + b"\0" + digest
     size = len(body) - 4
     return size.to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
 
 
-def is_sealed(path: Path) -> bool:
-    """Return whether a page or picture has the seal of its content."""
+def is_sealed(path: Path, key: bytes = b"vg") -> bool:
+    """Return whether a page or picture has the seal of its content, in a PNG under this key."""
     data = path.read_bytes()
     if data.endswith(_PNG_END):
         # The hex digits of a sha256 are always 64, so that the chunk has a fixed length and is cut
         # out without parsing the picture.
-        size = len(_chunk(bytes(64))) + len(_PNG_END)
+        size = len(_chunk(key, bytes(64))) + len(_PNG_END)
         rest = data[:-size] + _PNG_END
-        return data == sealed(rest)
+        return data == sealed(rest, key)
     found = _SEAL.search(data)
     return found is not None and data == sealed(data[: found.start()])
 
@@ -422,6 +425,16 @@ def write_page(path: str | Path, data: bytes, sync: bool = True) -> None:
         DataError: as `atomic_write`.
     """
     atomic_write(path, sealed(data), is_sealed, sync)
+
+
+def write_image(path: str | Path, data: bytes) -> None:
+    """Write a PNG that commands read; no page or contact sheet takes its place.
+
+    Raises:
+        DataError: as `atomic_write`.
+    """
+    # Earlier versions gave images the seal of a sheet.
+    atomic_write(path, sealed(data, _DATA), lambda p: is_sealed(p, _DATA) or is_sealed(p), False)
 
 
 def _holds(path: Path, data: bytes) -> bool:

@@ -471,8 +471,11 @@ def _files(system: Any, path: str) -> dict[str, Any]:
         return found
     found = {path: system.info(path)}
     try:
-        named = orjson.loads(_read_if_there(system, manifest, LARGEST) or b"null")["files"]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+        body = orjson.loads(_read_if_there(system, manifest, LARGEST) or b"null")
+    except orjson.JSONDecodeError:
+        return found
+    named = body.get("files") if isinstance(body, dict) and "vg" in body else None
+    if not isinstance(named, dict):  # a file of somebody else's
         return found
     folder = os.path.dirname(path)
     beside = {f"{folder}/{name}" for name in named if is_name(name)}

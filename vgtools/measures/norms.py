@@ -18,7 +18,7 @@ from vgtools.io.streams import read_jsonl
 from vgtools.measures.evaluation import GoldItems, Measure
 from vgtools.measures.ridge import FOLDS, cross_validated
 from vgtools.measures.subject import Subject
-from vgtools.tasks.predictions import check_number, value_of_cell
+from vgtools.tasks.predictions import check_number, number_in
 
 
 class Norms(Measure):
@@ -74,9 +74,9 @@ def read_norms(path: str) -> Norms:
     for line, row in read_jsonl(path, {"word": str}):
         value = row.get("value")
         if not values:
-            classes = isinstance(value_of_cell(value, path), str)
+            classes = isinstance(number_in(value, path), str)
         if not classes:
-            value = check_number("value", value, path, line)
+            value = check_number("value", number_in(value, path), path, line)
         elif not isinstance(value, str):
             why = f'"value" must be a string as in the rows before, got {value!r:.60}'
             raise DataError(why, path, line)

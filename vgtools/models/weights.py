@@ -123,13 +123,15 @@ def add_noise(tensors: Tensors, magnitude: float, seed: int) -> dict[str, Tensor
     return noisy
 
 
-def save_noisy(ref: str, output: str | Path, magnitude: float, seed: int) -> dict[str, Any]:
+def save_noisy(
+    ref: str, output: str | Path, magnitude: float, seed: int, read: Sequence[Path] = ()
+) -> dict[str, Any]:
     """Write an encoder with noise as a run, and return the facts of it for a record.
 
     Heads, configuration and tokenizer do not change.
 
     The output is a run directory: new, empty, or a run of this kind. For magnitude and seed see
-    `add_noise`.
+    `add_noise`; `read` are the folders of other encoders that the command reads.
 
     Raises:
         DataError: the encoder cannot be read, or the output would overwrite something else (73) or
@@ -137,10 +139,12 @@ def save_noisy(ref: str, output: str | Path, magnitude: float, seed: int) -> dic
     """
     folder = Path(os.path.realpath(output))
     with Lock(folder):
-        return {"output": str(output), **_save_noisy(ref, folder, magnitude, seed)}
+        return {"output": str(output), **_save_noisy(ref, folder, magnitude, seed, read)}
 
 
-def _save_noisy(ref: str, folder: Path, magnitude: float, seed: int) -> dict[str, Any]:
+def _save_noisy(
+    ref: str, folder: Path, magnitude: float, seed: int, read: Sequence[Path]
+) -> dict[str, Any]:
     from safetensors.torch import save
 
     # The run is written next to its place and renamed when whole, so that a folder at its place is
@@ -169,6 +173,8 @@ def _save_noisy(ref: str, folder: Path, magnitude: float, seed: int) -> dict[str
         raise DataError("has no weights of an encoder (embeddings, encoder, transformer)", source)
     if path.exists() and path.samefile(source):
         refuse("is the encoder itself and would be overwritten")
+    if path.exists() and any(map(path.samefile, read)):
+        refuse("is an encoder that this command reads, and would be overwritten")
     noisy = add_noise(tensors, magnitude, seed)
     std = magnitude * math.sqrt(math.pi / 2)
     facts = {"ref": ref, "magnitude": magnitude, "std": std, "seed": seed}
@@ -228,8 +234,11 @@ def compare_encoders(
     """
     first = read_weights(refs[0])[1]
     records: list[dict[str, Any]] = []
+    read = list[Path]()
     for ref in refs[1:]:
-        distance = difference(first, read_weights(ref)[1])
+        source, tensors = read_weights(ref)
+        read.append(source)
+        distance = difference(first, tensors)
         record = {
             "encoder": ref,
             "from": refs[0],
@@ -241,5 +250,5 @@ def compare_encoders(
         records.append(record)
     if noise is not None:
         size = records[0]["difference"] if magnitude is None else magnitude
-        records.append(save_noisy(refs[0], noise, size, seed))
+        records.append(save_noisy(refs[0], noise, size, seed, read))
     return records

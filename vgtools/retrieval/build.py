@@ -21,7 +21,7 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.retrieval.exact import SearchResult, exact_search, merged, nothing_found
-from vgtools.retrieval.index import FLAT, reason, search_faiss
+from vgtools.retrieval.index import FLAT, lists_of, reason, search_faiss
 
 _STEP = 4096  # images that are embedded at a time
 BLOCK = 1 << 24  # numbers of the vectors that are added at a time: 64 MB of float32
@@ -116,7 +116,7 @@ def write_index(
             exact = merged([exact, _moved(best, start)], 1)
             found = merged([found, filling.add(start, emb, queries)], 1)
         filling.write(write, plan.count)
-    nprobe = getattr(index, "nprobe", None)
+    nprobe = getattr(lists_of(index), "nprobe", None)
     return {"factory": plan.factory, "nprobe": nprobe} | _measured(plan, queries, exact, found)
 
 
@@ -161,14 +161,15 @@ def trained(plan: IndexPlan, centroids: Array | None = None) -> Any:
     index = _new_index(plan)
     if centroids is not None:
         index.quantizer.add(centroids)
-    lists = getattr(index, "nlist", None)
-    if lists:
-        index.nprobe = min(lists, plan.nprobe or NPROBE)
+    inner = lists_of(index)
+    if inner is not None:
+        inner.nprobe = min(inner.nlist, plan.nprobe or NPROBE)
         # No warning of faiss about few images per list: the measured recall shows whether there are
         # too many lists.
-        index.cp.min_points_per_centroid = 1
+        inner.cp.min_points_per_centroid = 1
     if not index.is_trained:
-        size = min(plan.count, PER_LIST * lists if lists else BLOCK // plan.dim)
+        most = BLOCK // plan.dim if inner is None else PER_LIST * inner.nlist
+        size = min(plan.count, most)
         rows = np.random.default_rng(0).choice(plan.count, size, replace=False)
         # Sorted, because the features may be a memory map, which is read faster in order.
         emb = embedded(plan, np.sort(rows))

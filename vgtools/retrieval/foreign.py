@@ -29,7 +29,7 @@ from vgtools.io.remote import fetched, is_folder, names_in
 from vgtools.io.streams import read_jsonl, read_lines, require
 from vgtools.io.written import check_hash, manifest_beside
 from vgtools.retrieval.build import NPROBE
-from vgtools.retrieval.index import flat_vectors, read_faiss, reason
+from vgtools.retrieval.index import flat_vectors, lists_of, read_faiss, reason
 
 _LEAST = 1e-12  # a shorter vector has no direction
 _UNIT = 0.01  # float16 changes a length of 1 by less than this
@@ -186,7 +186,7 @@ class Embeddings(Features):
         with fetched(path) as place, file_errors(place, reading=True), open(place, "rb") as file:
             while data := file.read(_COPIED):
                 write(data)
-        lists = getattr(self.index, "nlist", None)
+        lists = getattr(lists_of(self.index), "nlist", None)
         return {
             "factory": type(self.index).__name__,
             "nprobe": min(lists, nprobe or NPROBE) if lists else None,
@@ -301,7 +301,7 @@ def _in_order(index: Any) -> bool:
     """Return whether the lists of an index, if it has some, hold each row once."""
     import faiss
 
-    ivf = faiss.try_extract_index_ivf(index)
+    ivf = lists_of(index)
     if ivf is None:
         return True
     lists: Any = ivf.invlists

@@ -101,7 +101,7 @@ class Index:
             return {}
         named = {"factory": None, "nprobe": None, "recall_at_1": None, "relevance_lost": None}
         facts = {name: self.manifest.get(name) for name in named}
-        probes = getattr(self.faiss, "nprobe", None)
+        probes = getattr(lists_of(self.faiss), "nprobe", None)
         if probes != facts["nprobe"]:
             # The user chose another --nprobe, and the recall was measured with the manifest's.
             facts |= {"nprobe": probes, "recall_at_1": None, "relevance_lost": None}
@@ -445,10 +445,17 @@ def flat_vectors(index: Any) -> Array:
     return cast(Array, flat.reshape(index.ntotal, index.d))
 
 
+def lists_of(index: Any) -> Any:
+    """Return the part of an index that has lists (IVF), which a transform may precede, or None."""
+    import faiss
+
+    return index if hasattr(index, "nprobe") else faiss.try_extract_index_ivf(index)
+
+
 def _probe(index: Any, nprobe: int | None, manifest: dict[str, Any], path: str | Path) -> None:
     """Set how many lists a search looks into, from the manifest if it is not asked for."""
-    if hasattr(index, "nprobe"):
-        index.nprobe = nprobe or manifest.get("nprobe", index.nprobe)
+    if (lists := lists_of(index)) is not None:
+        lists.nprobe = nprobe or manifest.get("nprobe") or lists.nprobe
     elif nprobe is not None:
         why = "has no lists: --nprobe belongs to an index of --factory IVF…"
         raise DataError(why, path, code=Exit.USAGE)

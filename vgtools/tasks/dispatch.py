@@ -27,6 +27,7 @@ from vgtools.tasks.predictions import (
     check_row,
     headline,
     make_row,
+    with_numbers,
 )
 from vgtools.tasks.sequences import Encoding, TaskInputs
 from vgtools.tasks.table import Task, find_task
@@ -326,7 +327,8 @@ def read_predictions(task: Task | str, path: str | Path) -> Iterator[dict[str, A
     """
     task = find_task(task) if isinstance(task, str) else task
     seen: set[str] = set()
-    for line, row in read_jsonl(path, {"id": str}):
+    for line, given in read_jsonl(path, {"id": str}):
+        row = with_numbers(task, given, path)
         _check(task, row, path, line)
         if row["id"] in seen:
             raise DataError(f"duplicate id {row['id']!r:.80}; ids must be unique", path, line)

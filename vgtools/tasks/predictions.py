@@ -77,21 +77,33 @@ def check_number(key: str, value: Any, path: str | Path | None, line: int | None
     Raises:
         DataError: not a finite number.
     """
-    value = value_of_cell(value, path)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise DataError(f'"{key}" must be a finite number, got {value!r:.60}', path, line)
     return float(value)
 
 
-def value_of_cell(value: Any, path: str | Path | None) -> Any:
-    """Return the number that a cell of a CSV or TSV file holds, which has strings alone.
+def number_in(value: Any, path: str | Path) -> Any:
+    """Return the number in a cell of a CSV or TSV file, which has strings alone.
 
     Everything else is returned as it is.
     """
-    if isinstance(value, str) and path is not None and is_separated(path):
+    if isinstance(value, str) and is_separated(path):
         with contextlib.suppress(ValueError):
             return float(value)
     return value
+
+
+def with_numbers(task: Task, row: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
+    """Return a row with the numbers that predictions of its task have, if its file has cells.
+
+    An empty cell is a key that the row does not have.
+    """
+    if not is_separated(path):
+        return dict(row)
+    scored = ("prediction", "label") if task.kind == "regress" else ()
+    numbers = ("score", "no_answer", *scored)
+    kept = {key: value for key, value in row.items() if value != "" or key == "prediction"}
+    return {k: number_in(v, path) if k in numbers else v for k, v in kept.items()}
 
 
 def with_answers(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

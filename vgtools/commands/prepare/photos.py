@@ -51,6 +51,9 @@ class PhotoFlags:
         one, other = sorted(map(os.path.realpath, (self.images_out, output)))
         why = f"is a name that vg may use while it writes -o {output}; choose another"
         refuse_if(other.startswith(f"{one}."), "--images-out", why)
+        errors = f"{bare(output).removesuffix('.jsonl')}.errors.jsonl"
+        why = f"is where -o {output} lists its errors; choose another"
+        refuse_if(bare(self.images_out) == errors, "--images-out", why)
         for path in (self.images_out, output):  # the first is written before the second is opened
             if path and not is_stream(path):
                 check_place(path, inputs)

@@ -532,8 +532,9 @@ class VokenizeTask:
         made_of = inherited({piece.path for piece in pieces})
         with closing(vokenize(windows, self.worker)) as steps:  # Closing ends its threads.
             for step, done in steps:
-                if measured and self.agreed is None:
-                    self.agreed = agreement(self.worker, done.texts[:_SAMPLE])
+                if measured and self.agreed is None and len(done.tokens.ids):
+                    some = np.flatnonzero(np.diff(done.tokens.starts))[:_SAMPLE].tolist()
+                    self.agreed = agreement(self.worker, [done.texts[row] for row in some])
                 counts = {"replaced": step.replaced} if self.searched else {}
                 # The packed form has no "split": its manifest counts the rows to refuse.
                 given = step.rows()
@@ -618,7 +619,7 @@ def _reading_of(matcher: Matcher) -> dict[str, Any]:
 def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
     """Return the share of the tokens with the same vokens as with the float32 encoder.
 
-    That encoder is loaded for this.
+    That encoder is loaded for this. The texts must have a token.
     """
     index = vokenizer.index
     used = vokenizer.matcher
@@ -626,9 +627,10 @@ def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
     level = used.matcher.config.level
     loaded = load_for(index, used.ref, device=device, reading=used.reading, level=level)
     tokens = vokenizer.tokenize(texts)
-    exact = Vokenizer(loaded, index, context_weight=vokenizer.context_weight)
+    weight = vokenizer.context_weight
+    exact = Vokenizer(loaded, index, min_score=vokenizer.min_score, context_weight=weight)
     vokens, expected = (v(texts, tokens).vokens[:, 0] for v in (vokenizer, exact))
-    return float((vokens == expected).mean()) if len(vokens) else 1.0
+    return float((vokens == expected).mean())
 
 
 def embed_bank(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.io.errors import DataError
+from vgtools.io.errors import DataError, Exit
 from vgtools.io.names import is_jsonl, is_stream, is_table
 from vgtools.io.streams import Line, parse_json, read_records, require
 from vgtools.tasks import metrics
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 IGNORED = -100  # label of a token that has none
 _DOCUMENT = "-DOCSTART-"
 _CELLS = re.compile(r"[^ \t\r\n]+")
-_NO_WORD = re.compile(r"\d+[-.]\d+")  # the number of a range or an empty node of CoNLL-U
+_NUMBER = re.compile(r"\d+([-.]\d+)?")  # first column of CoNLL-U: a word, a range, an empty node
+_EMPTY = "_"  # a column of CoNLL-U that is not filled in
 _NO_TAG = -1  # tag of a word that is not scored
 
 
@@ -168,13 +169,15 @@ def _read_columns(
 ) -> Iterator[_Sentence]:
     """Yield the sentences of a CoNLL file: word first, tag last, an empty line after a sentence.
 
-    In a file of one's own, columns have numbers from 1. If words are not in the first, which is of
-    their numbers in CoNLL-U, its comments, its ranges (3-4) and its empty nodes (3.1) are left out.
+    In a file of one's own, columns have numbers from 1. In CoNLL-U (ten columns between tabs)
+    comments, ranges (3-4) and empty nodes (3.1) are left out, and a blank in a word is made one
+    that does not break it.
 
-    Source: Tjong Kim Sang and De Meulder 2003, section 2.1.
+    Source: Tjong Kim Sang and De Meulder 2003, section 2.1; Universal Dependencies v2, CoNLL-U.
     """
     at, label = _numbers(task, path)
-    least = 1 if unlabelled else 2
+    lines, is_conllu = _of_conllu(lines) if at > 0 else (lines, False)
+    least = 1 if unlabelled else max(2, at + 1, label + 1, at + 2 if label < 0 else 0)
     width = 0
     for is_sentence, part in groupby(lines, key=lambda line: bool(_CELLS.search(line[1]))):
         words = list[str]()
@@ -182,26 +185,44 @@ def _read_columns(
         places = list[int]()
         for line, text in part if is_sentence else ():
             # Not `split()`: a word may contain other kinds of white space.
-            cells = _CELLS.findall(text)
-            if at > 0 and (_NO_WORD.fullmatch(cells[0]) or (text[0] == "#" and not words)):
+            cells = _cells_of_conllu(text) if is_conllu else _CELLS.findall(text)
+            if not cells:
                 continue
             width = width or len(cells)
-            if len(cells) != width or width < max(least, at + 1, label + 1):
-                needed = max(width, least, at + 1, label + 1)
-                expected = f"expected {needed} columns, the word first and its tag last"
+            if len(cells) != width or width < least or 1 < width <= at:
+                expected = f"expected {max(width, least)} columns, the word first and its tag last"
                 raise DataError(f"{expected}, got {len(cells)}", path, line)
             if cells[0] == _DOCUMENT:
                 stats.documents += 1
                 continue
-            words.append(cells[at])
-            tags.append(cells[label])
+            words.append(cells[at if width > 1 else 0])
+            tags.append(cells[label] if label < width else _EMPTY)
             places.append(line)
         if words:
+            has_tags = max(1, at + 1 if label < 0 else label) < width
+            if is_conllu and unlabelled:  # as the trees of shared tasks are given out
+                has_tags = set(tags) != {_EMPTY}
             text = " ".join(words)
-            has_tags = width > 1
             yield _Sentence(
                 line, text, tags if has_tags else None, lines=places if has_tags else None
             )
+
+
+def _of_conllu(lines: Iterator[tuple[int, str]]) -> tuple[Iterator[tuple[int, str]], bool]:
+    """Return the lines again, and whether the first after comments is of CoNLL-U."""
+    head = list[tuple[int, str]]()
+    for line in lines:
+        head.append(line)
+        if line[1].strip() and not line[1].startswith("#"):
+            break
+    cells = head[-1][1].split("\t") if head else []
+    return chain(head, lines), len(cells) == 10 and _NUMBER.fullmatch(cells[0]) is not None
+
+
+def _cells_of_conllu(text: str) -> list[str]:
+    """Return the columns of a word; [] for a line that has none."""
+    cells = text.rstrip("\r\n").replace(" ", "\u00a0").split("\t")
+    return cells if cells[0].isdecimal() else []
 
 
 def _numbers(task: Task, path: str | Path) -> tuple[int, int]:
@@ -217,6 +238,9 @@ def _numbers(task: Task, path: str | Path) -> tuple[int, int]:
             flag = ("--text", "--label")[number]
             why = f"has columns without names: {flag} is the number of one, from 1, got {name!r}"
             raise DataError(f"{why}; or name a table .csv, .tsv, .jsonl or .parquet", path)
+    if places[0] == places[1]:
+        why = f"--label {given[1]} is the column of the words"
+        raise DataError(f"{why}; a column has one use", path, code=Exit.USAGE)
     return places[0], places[1]
 
 
