@@ -155,6 +155,18 @@ def test_a_record_per_weight_of_the_sentence(evaluate: Any, place: Path) -> None
     assert (code, "run.s0: has no sentence term" in err) == (Exit.CONFIG, True)
 
 
+def test_a_matcher_of_sentences_has_no_figures_of_words_in_a_text(
+    evaluate: Any, place: Path, tiny: Path
+) -> None:
+    save_run_of(place / "whole", tiny / "encoder", level="sentence")
+    code, out, _ = evaluate(*everything(place), runs=("whole",))
+    assert code == 0
+    assert {"text", "word", "phrases"}.isdisjoint(json.loads(out))
+    code, out, _ = evaluate(*everything(place), "--table", runs=("run.s0", "whole"))
+    assert code == 0
+    assert f"| {place / 'whole'} (1) |" in out
+
+
 def test_a_matcher_is_measured_with_its_own_tokenizer(
     evaluate: Any, place: Path, tiny: Path
 ) -> None:

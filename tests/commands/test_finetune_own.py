@@ -706,11 +706,19 @@ def test_a_treebank_of_universal_dependencies(
             blind.write_text("Dogs\nrun\n\nCats\n")
         assert vg("finetune", "tag", data, *columns, "--test", blind) == 0
         assert len(printed(capfd)) == 3
+    for rows, code in ((("1|a|_", "", "1|b|X"), 65), (("1|a|NUM", "", "1|b|_"), 65)):
+        half = treebank(tmp_path / "half.conllu", *rows)
+        assert vg("finetune", "tag", data, *columns, "--test", half) == code
+        said = capfd.readouterr().err
+        assert "half.conllu:6: has the tag 'X'" in said or "half.conllu:6: '_'" in said
     pairs = tmp_path / "pairs.txt"
     pairs.write_text("1 Dogs\n2 run\n\n")
     for flags in (("--text", 2), ("--label", 1)):
         assert vg("finetune", "tag", pairs, *flags, "--dev", pairs, "--list") in (2, 65)
         assert re.search("expected 3 columns|a column has one use", capfd.readouterr().err)
+    data.write_text(data.read_text().replace("4\teat", "4 eat"))
+    assert vg("finetune", "tag", data, *columns) == 65
+    assert "ud.conllu:7: expected 10 columns" in capfd.readouterr().err
     # The line of a tag is its own, whatever was left out before it.
     treebank(data, *UD[:4], "4|eat|VREB", *UD[5:])
     assert vg("finetune", "tag", data, *columns, "--labels", "NOUN,AUX,PART,VERB,NUM,SYM") == 65

@@ -333,6 +333,25 @@ def test_infinity_and_nan_are_usage_errors(
     assert f"must be finite, below 2**63, got {number}" in message or "Input should be" in message
 
 
+@pytest.mark.parametrize("word", ["predictions.jsonl", "pl.jsonl", "run/seed-1/predictions.jsonl"])
+def test_a_restart_never_removes_a_file_that_a_bare_name_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    run = tmp_path / "run"
+    (run / "seed-1").mkdir(parents=True)
+    (run / "seed-1/predictions.jsonl").touch()
+    (tmp_path / "pl.jsonl").symlink_to("run/seed-1/predictions.jsonl")
+    monkeypatch.chdir(run / "seed-1" if word == "predictions.jsonl" else tmp_path)
+    line = ["vg", "finetune", "classify", word, "-o", "run", "--restart"]
+    monkeypatch.setattr("vgtools.commands.options.command_line", lambda: line)
+    with pytest.raises(typer.BadParameter, match=f"would remove {word}, which this command reads"):
+        run_folder(str(run), True)
+    # A task or command may have the name of the run.
+    monkeypatch.chdir(tmp_path)
+    line[2:4] = ["run", "x.jsonl"]
+    assert run_folder("run", True) == Path("run")
+
+
 @pytest.mark.parametrize("source", ["run", "run/encoder", "link", "run/seed-1/model", "run/."])
 def test_a_restart_never_removes_the_model_it_starts_from(tmp_path: Path, source: str) -> None:
     (tmp_path / "run" / "seed-1" / "model").mkdir(parents=True)

@@ -642,3 +642,20 @@ def test_the_bank_is_not_lost_on_the_way(
     manifest = read_manifest(tmp_path / "out.jsonl", "vokens")
     assert manifest["config"]["index_sha256"] == {"vg.faiss": {"sha256": "0"}}
     assert manifest["count"] == 77
+
+
+def test_the_level_of_vokens_is_kept_and_two_are_not_mixed(
+    vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path: Path
+) -> None:
+    rows = jsonl(rows_of(source, ["abc"]))
+    for level in ("sentence", "token"):
+        with Output([tmp_path / f"{level}.jsonl"], {"index_sha256": {}}) as out:
+            out.write(rows)
+            out.finish(kind="vokens", count=77, level=level)
+    call = ("revokenize", "-t", target[0], "-o", tmp_path / "out.npy")
+    assert vg(*call, tmp_path / "sentence.jsonl").returncode == 0
+    assert read_manifest(tmp_path / "out.npy", "vokens")["level"] == "sentence"
+    call = ("revokenize", "-t", target[0], "-o", tmp_path / "two.npy")
+    done = vg(*call, tmp_path / "sentence.jsonl", tmp_path / "token.jsonl")
+    assert done.returncode == 65
+    assert b"token.jsonl: has vokens of each token, " in done.stderr

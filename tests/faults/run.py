@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tests.faults import (
+    aliases,
     changes,
     damage,
     inputs,
@@ -40,6 +41,7 @@ SUITES = {
     "damage": damage,
     "changes": changes,
     "planted": planted,
+    "aliases": aliases,
     "lists": lists,
     "resealed": resealed,
     "sizes": sizes,
@@ -151,6 +153,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--damage", type=int, default=400, help="damaged outputs [%(default)s]")
     parser.add_argument("--changes", type=int, default=150, help="inputs that change [%(default)s]")
     parser.add_argument("--planted", type=int, default=400, help="files in the way [%(default)s]")
+    parser.add_argument("--aliases", type=int, default=400, help="own outputs read [%(default)s]")
     parser.add_argument("--lists", type=int, default=80, help="tampered lists [%(default)s]")
     parser.add_argument("--resealed", type=int, default=400, help="types, resealed [%(default)s]")
     parser.add_argument("--sizes", type=int, default=200, help="declared sizes [%(default)s]")
@@ -195,6 +198,7 @@ def jobs(cases: list[Case], given: argparse.Namespace) -> list[tuple[str, Case, 
             ("damage", case, -(-given.damage // len(CASES))),
             ("changes", case, -(-given.changes // len(CASES))),
             ("planted", case, -(-given.planted // len(CASES))),
+            ("aliases", case, -(-given.aliases // len(CASES))),
             ("lists", case, -(-given.lists // shards) if case.reader else 0),
             ("resealed", case, -(-given.resealed // len(CASES))),
             ("sizes", case, sizes.share(case, CASES, given.sizes)),

@@ -125,7 +125,7 @@ class Workspace:
                 found[os.path.relpath(os.path.join(root, name), self.folder)] = "folder"
             for name in files:
                 path = os.path.join(root, name)
-                found[os.path.relpath(path, self.folder)] = _digest(path)
+                found[os.path.relpath(path, self.folder)] = digest_of(path)
         return data_of(found) if data_only else found
 
 
@@ -144,7 +144,7 @@ def overwrite(path: Path, data: bytes) -> None:
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns + 10**9))
 
 
-def _digest(path: str) -> str:
+def digest_of(path: str) -> str:
     facts = os.lstat(path)
     if not stat.S_ISREG(facts.st_mode):
         return f"mode {stat.S_IFMT(facts.st_mode):o}"

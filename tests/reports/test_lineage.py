@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -16,7 +17,7 @@ import pytest
 from tests.tiny.runs import refused
 from vgtools import __version__, cli
 from vgtools.io.errors import Exit
-from vgtools.io.files import sha256_file
+from vgtools.io.files import dumps, sha256_file
 from vgtools.io.records import record_of
 from vgtools.io.written import END, seal
 
@@ -356,3 +357,56 @@ def test_bad_records_are_refused_and_those_of_others_left_alone(
         assert record_of("x.txt") is None, "the damaged manifest is of another file"
     record("y.json", ["vg", "build-index", "y.npy", "-o", "y.npy"], "y.npy")
     assert cli.run(["lineage", "y.npy"]) == 0, "a record that names its own output"
+
+
+def test_names_that_were_permuted_and_a_retriever_of_other_weights_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    versions = {"vgtools": __version__}
+    base = {"format": 1, "vg": __version__, "config": {}, "versions": versions, "inputs": []}
+
+    def write(name: str, data: bytes) -> dict[str, Any]:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_bytes(data)
+        return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+    def run(mark: str, encoder: dict[str, Any]) -> None:
+        facts = {"retr/retriever.safetensors": write("retr/retriever.safetensors", b"w")}
+        files = {Path(name).name: {"sha256": one["sha256"]} for name, one in facts.items()}
+        body = {"format": 1, "kind": "retriever", "fingerprint": mark, "encoder": encoder}
+        body |= {
+            "argv": ["vg", "train-matcher", "visual-awareness"],
+            "versions": versions,
+            "files": files,
+        }
+        body |= {"config": {}, "inputs": []}
+        Path("retr/run.json").write_bytes(dumps(body | {"sha256": seal(body, END)}))
+
+    feats = {"f.npy": write("f.npy", b"array"), "f.ids": write("f.ids", b"a\nb\n")}
+    argv = ["vg", "extract-image-feats", "photos", "-o", "f.npy"]
+    Path("photos").mkdir()
+    Path("f.json").write_bytes(dumps(base | {"argv": argv, "files": feats}))
+    frozen = {"ref": "builtin:minilm", "fingerprint": "e" * 64}
+    run("1" * 64, frozen)
+    index = {"b.faiss": write("b.faiss", b"index"), "b.ids": write("b.ids", b"a\nb\n")}
+    argv = ["vg", "build-index", "f.npy", "--matcher", "retr", "-o", "b.faiss"]
+    mark = hashlib.sha256(b"1" * 64).hexdigest()
+    about = {"config": {"features": feats, "encoder": "e" * 64}, "files": index}
+    about |= {"matcher": {"run": "retr", "fingerprint": mark}, "kind": "index"}
+    Path("b.json").write_bytes(dumps(base | {"argv": argv} | about))
+
+    def changes() -> list[str]:
+        capsys.readouterr()
+        assert cli.run(["lineage", "b.faiss", "--json"]) == 0
+        steps = json.loads(capsys.readouterr().out)["steps"]
+        return [change["name"] for step in steps for change in step.get("changes", ())]
+
+    assert changes() == []
+    run("2" * 64, frozen)
+    assert changes() == ["retr"]
+    run("1" * 64, frozen)
+    other = feats | {"f.ids": write("f.ids", b"b\na\n")}
+    argv = ["vg", "extract-image-feats", "photos", "-o", "f.npy"]
+    Path("f.json").write_bytes(dumps(base | {"argv": argv, "files": other}))
+    assert changes() == ["f.npy"]

@@ -59,6 +59,23 @@ def test_few_filled_lists_are_written_as_faiss_writes_them(tmp_path: Path) -> No
     assert data == bytes(serialize(make_index(bank, "IVF8,Flat")))
 
 
+@pytest.mark.parametrize("factory", ["HNSW2", "PCA16,IVF20,SQ8"])
+def test_the_recall_is_of_the_index_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factory: str
+) -> None:
+    bank, queries = unit(1200, 32), unit(80, 32, 1)
+    monkeypatch.setattr(build, "_STEP", 50)
+    monkeypatch.setattr(build, "BLOCK", 100 * 32)
+    data, facts, _ = written(plan_of(bank, factory, queries, nprobe=2), tmp_path)
+    index = faiss.deserialize_index(np.frombuffer(data, np.uint8))
+    if "IVF" in factory:
+        faiss.extract_index_ivf(index).nprobe = 2
+    found = search_faiss(index, queries, 1).rows[:, 0]
+    best = brute_force(queries, bank, 1)[:, 0]
+    assert facts["recall_at_1"] == float((found == best).mean())
+    assert 0.1 < facts["recall_at_1"] < 1
+
+
 @pytest.mark.parametrize(("factory", "exact"), [("IVF20,Flat", True), ("IVF20,SQ8", False)])
 def test_recall_and_loss_are_those_of_a_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factory: str, exact: bool

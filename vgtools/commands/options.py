@@ -337,22 +337,22 @@ def check_streams(inputs: Sequence[str | None], output: str) -> None:
     refuse_if(several, "-", "several processes cannot read one pipe; write a file first")
 
 
-def _named() -> list[str]:
-    """Return the words of the command line that may name its inputs.
+def _named() -> list[tuple[str, bool]]:
+    """Return the words of the command line that may name its inputs, and whether each does.
 
-    A word without a flag before it counts only with a folder in its name: `lm` of `vg pretrain lm …
-    -o lm` is a command.
+    A word without a flag before it and a folder in it may be another: `lm` of `vg pretrain lm … -o
+    lm` is a command.
     """
-    words = list[str]()
+    words = list[tuple[str, bool]]()
     before = ""
     for word in command_line()[1:]:
         flag, equals, value = word.partition("=")
         if word.startswith("-") and equals:
             before, word = flag, value
         if before.startswith("-"):
-            words += [] if before in ("-o", "--output") else [word]
-        elif os.sep in word.rstrip(os.sep):
-            words.append(word)
+            words += [] if before in ("-o", "--output") else [(word, True)]
+        else:
+            words.append((word, os.sep in word.rstrip(os.sep)))
         before = "" if equals else word
     return words
 
@@ -383,9 +383,11 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
     for source in sources:
         same = source is not None and os.path.exists(source) and Path(source).resolve() == place
         refuse_if(same, "--output", f"is {source}, which this command reads; choose another")
-    for source in (name for name in (*sources, *_named()) if restart and name):
+    given = [*((source, True) for source in sources if source), *_named()]
+    for source, is_input in given if restart else ():
         found = Path(os.path.realpath(source))
-        inside = os.path.exists(source) and place in (found, *found.parents)
+        inside = os.path.exists(source) and place in found.parents
+        inside |= is_input and found == place and os.path.exists(source)
         why = f"would remove {source}, which this command reads; choose another -o"
         refuse_if(inside and (source in sources or _goes(place, found)), "--restart", why)
     path = Path(output)

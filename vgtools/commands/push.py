@@ -79,6 +79,7 @@ def _contents(source: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     """Return the run.json or manifest, and the files by their names in the repository; checked."""
     from vgtools.io.artifact import read_manifest
     from vgtools.io.names import is_public, is_shards, manifest_path
+    from vgtools.io.records import mark_of
     from vgtools.models.references import check_same
     from vgtools.models.sealed import check_files, read_run
 
@@ -101,8 +102,9 @@ def _contents(source: Path) -> tuple[dict[str, Any], dict[str, Path]]:
             why += " on a hub (--matcher OWNER/NAME), where its readers get it"
             raise DataError(why, source)
         info = read_run(run)
-        if info.get("kind") == "matcher" and "clusters" not in body:
-            check_same("matcher", matcher, {"run": run, **info}, source)
+        mark = mark_of(info)
+        if mark is not None and "clusters" not in body:
+            check_same(str(info["kind"]), matcher, {"run": run, "fingerprint": mark}, source)
         check_files(run, info)
         files |= {f"{run.name}/{name}": file for name, file in _files_of_run(run, info)}
     return body, files

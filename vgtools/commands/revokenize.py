@@ -138,6 +138,14 @@ def _origin(
             raise DataError(why, path)
     origin = {"index_sha256": body["config"]["index_sha256"]} if bank_of(body) else {}
     facts = {"count": body["count"]} if isinstance(body.get("count"), int) else {}
+    # Who writes the published form needs to know whether vokens are of sentences.
+    levels = {path: other.get("level") for path, other in zip(files, made, strict=True)}
+    if len({*levels.values()}) == 1 and isinstance(body.get("level"), str):
+        facts["level"] = body["level"]
+    elif len({*levels.values()} - {None}) > 1:
+        path = next(path for path in files if levels[path] != levels[files[0]])
+        why = f"has vokens of each {levels[path]}, {files[0]} of each {levels[files[0]]}"
+        raise DataError(f"{why}; carry them over apart", path)
     if all(other.get("score") == "probability" for other in made):
         facts["score"] = "probability"
     return origin, facts | inherited(files)

@@ -160,6 +160,7 @@ def stats(
     _check(names, voken_files, reference, grounding, layout)
     _check_vectors(context, voken_files, label_vectors)
     from vgtools.analysis import corpora as s
+    from vgtools.io.output import check_place
     from vgtools.reports import tables
     from vgtools.text.tokens import load_stop_words
 
@@ -167,8 +168,9 @@ def stats(
     sources = [str(name) for name in read if name not in (None, "-")]
     target = None if layout.plot is None else page_path(layout.plot, sources)
     if label_vectors.vectors is not None:  # refused before it is counted for hours
+        check_place(label_vectors.vectors, sources)
         made = Path(os.path.realpath(label_vectors.vectors))
-        refuse_inputs([made, made.with_suffix(".ids")], sources)
+        refuse_inputs([made.with_suffix(".ids")], sources)
     types = open_vocabulary(tokenizer)
     met = TextStats()
 

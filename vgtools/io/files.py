@@ -328,6 +328,15 @@ def refuse_same(outputs: Sequence[Path]) -> None:
             raise DataError(why, output, code=Exit.CANNOT_CREATE)
 
 
+def _identity(path: str | Path) -> tuple[int, int] | None:
+    """Return the device and inode of a file, which all its names share; None if there is none."""
+    try:
+        facts = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return facts.st_dev, facts.st_ino
+
+
 def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[str]) -> None:
     """Refuse to write over an input, whatever name, link or case of letters leads to it.
 
@@ -341,9 +350,10 @@ def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[str]) -> None:
     # Device and inode are compared: two names, and on some file systems two spellings, may lead to
     # one file.
     files = [file_of(name) for name in inputs if not is_url(name)]
-    read = [os.stat(name) for name in files if os.path.exists(name)]
+    # Each is looked at once: folders of thousands of shards are compared with as many inputs.
+    read = set(filter(None, map(_identity, files)))
     for output in outputs:
-        if os.path.exists(output) and any(os.path.samestat(os.stat(output), one) for one in read):
+        if read and _identity(output) in read:
             why = "is an input of this command and would be overwritten; choose another -o"
             raise DataError(why, output, code=Exit.CANNOT_CREATE)
 

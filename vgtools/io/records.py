@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -153,3 +154,14 @@ def _manifests(folder: Path, changed: int) -> dict[str, list[Path]]:
             for path in () if record is None else record.files:
                 found.setdefault(path.name, []).append(file)
     return found
+
+
+def mark_of(info: Mapping[str, Any]) -> str | None:
+    """Return the fingerprint that an index has of the run that embedded it, by its run.json.
+
+    None if run.json alone cannot say: a retriever's word vectors have a hash of their own.
+    """
+    mark = str(info.get("fingerprint"))
+    if info.get("kind") == "retriever" and info.get("encoder"):
+        return hashlib.sha256(mark.encode()).hexdigest()
+    return mark if info.get("kind") == "matcher" else None

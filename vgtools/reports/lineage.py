@@ -17,7 +17,7 @@ from vgtools.io.errors import DataError, Exit, json_bytes, plain
 from vgtools.io.files import sha256_file
 from vgtools.io.folders import LIST, Shards
 from vgtools.io.names import file_of, is_shards, is_unnamed, is_url
-from vgtools.io.records import Record, record_of
+from vgtools.io.records import Record, mark_of, record_of
 
 _MOST_STEPS = 200
 # Runs of which commands note a hash that is of more than the run: times must do.
@@ -245,11 +245,15 @@ def _noted(body: Any, name: str) -> str | None:
     return next(filter(None, inner), None)
 
 
-def _runs(record: Record) -> set[Path]:
-    """Return the folders of the runs that a record names, which are seen from its own."""
-    named = (one.get("run") for one in record.body.values() if isinstance(one, dict))
-    folder = record.file.parent
-    return {_place(str(folder), name) for name in named if isinstance(name, str)}
+def _runs(record: Record) -> dict[Path, object]:
+    """Return the folders of the runs that a record names, seen from its own, with fingerprints."""
+    named = [one for one in record.body.values() if isinstance(one, dict)]
+    folder = str(record.file.parent)
+    return {
+        _place(folder, one["run"]): one.get("fingerprint")
+        for one in named
+        if isinstance(one.get("run"), str)
+    }
 
 
 def _places(folder: str, name: str) -> list[Path]:
@@ -273,12 +277,21 @@ def _changes(path: Path, sha256: str | None) -> list[Change]:
 
 def _is_other(source: Record, path: Path, reader: Record) -> bool:
     """Return whether a file, folder or run is not the one that a command read, as it noted it."""
+    mark = mark_of(source.body)
+    if (
+        mark is not None
+        and source.made in (noted := _runs(reader))
+        and "clusters" not in reader.body
+    ):
+        return noted[source.made] != mark
     named = source.files.get(path) or source.files.get(source.made) or {}
     networks = [source.body, *(source.body.get(name) for name in ("encoder", "teacher"))]
     marks = {one.get("fingerprint") for one in networks if isinstance(one, dict)}
-    noted = {mark.decode() for mark in re.findall(rb"[0-9a-f]{64}", json_bytes(reader.body))}
-    if noted & {*marks, named.get("sha256")}:
-        return False
+    found = {mark.decode() for mark in re.findall(rb"[0-9a-f]{64}", json_bytes(reader.body))}
+    if found & {*marks, named.get("sha256")}:
+        # The names of the rows may be others, and the rows not.
+        beside = ((file.name, facts.get("sha256")) for file, facts in source.files.items())
+        return any((_noted(reader.body, name) or now) != now for name, now in beside)
     if source.body.get("kind") in _DERIVED:
         return os.path.getmtime(source.file) > os.path.getmtime(reader.file)
     return True

@@ -115,6 +115,7 @@ def write_index(
             best = exact_search(queries, emb, dtype=np.float64)
             exact = merged([exact, _moved(best, start)], 1)
             found = merged([found, filling.add(start, emb, queries)], 1)
+        found = filling.found(queries, found)
         filling.write(write, plan.count)
     nprobe = getattr(lists_of(index), "nprobe", None)
     return {"factory": plan.factory, "nprobe": nprobe} | _measured(plan, queries, exact, found)
@@ -271,9 +272,13 @@ class _Whole:
         pass
 
     def add(self, start: int, emb: Array, queries: Array) -> SearchResult:
-        """Add a block; return the images that queries find in all blocks so far."""
+        """Add a block; queries are asked at the end, of the graph that is written."""
         self._index.add(emb)
-        return search_faiss(self._index, queries, 1, np.float64)
+        return nothing_found(len(queries), 1, np.float64)
+
+    def found(self, queries: Array, found: SearchResult) -> SearchResult:
+        """Return the images that queries find."""
+        return search_faiss(self._index, queries, 1, np.float64) if len(queries) else found
 
     def write(self, write: Callable[[bytes | memoryview], None], count: int) -> None:
         """Write the file."""
@@ -338,6 +343,10 @@ class _Lists:
             index.add_core(len(emb), pointers[0], faiss.swig_ptr(rows), pointers[1])
             found = search_faiss(index, queries, 1, np.float64)
             index.reset()
+        return found
+
+    def found(self, queries: Array, found: SearchResult) -> SearchResult:
+        """Return the images that queries find: the best of all blocks."""
         return found
 
     def write(self, write: Callable[[bytes | memoryview], None], count: int) -> None:

@@ -138,7 +138,7 @@ class Keys:
         assert lists.goal
         wrong = self.matcher is None and lists.factory != "Flat"
         refuse_if(wrong, "--factory", "belongs to --matcher")
-        wrong = lists.nprobe is not None and not foreign and not lists.factory.startswith("IVF")
+        wrong = lists.nprobe is not None and not foreign and "IVF" not in lists.factory
         refuse_if(wrong, "--nprobe", "belongs to --factory IVF…")
         weighed = self.matcher is None and self.context_weight is not None
         refuse_if(weighed, "--context", "belongs to --matcher")

@@ -233,7 +233,8 @@ class Evaluation:
         calibration = run.calibration()
         if calibration is not None:
             record["reliability"] = self._reliability(run.matcher, calibration)
-        if "text" in self._encoded:
+        # A matcher of sentences has no images of words.
+        if "text" in self._encoded and run.matcher.config.level == "token":
             record["text"] = self._text(run.matcher, calibration)
         record["untrained"] = self._figures(untrained(run.matcher))
         return record

@@ -8,7 +8,7 @@ is read in windows with context, so that every word gets a tag.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from pathlib import Path
@@ -179,6 +179,7 @@ def _read_columns(
     lines, is_conllu = _of_conllu(lines) if at > 0 else (lines, False)
     least = 1 if unlabelled else max(2, at + 1, label + 1, at + 2 if label < 0 else 0)
     width = 0
+    is_blind: bool | None = None
     for is_sentence, part in groupby(lines, key=lambda line: bool(_CELLS.search(line[1]))):
         words = list[str]()
         tags = list[str]()
@@ -201,11 +202,21 @@ def _read_columns(
         if words:
             has_tags = max(1, at + 1 if label < 0 else label) < width
             if is_conllu and unlabelled:  # as the trees of shared tasks are given out
-                has_tags = set(tags) != {_EMPTY}
+                is_blind = set(tags) == {_EMPTY} if is_blind is None else is_blind
+                has_tags = not is_blind
+                _check_blind(zip(tags, places, strict=True) if is_blind else (), path)
             text = " ".join(words)
             yield _Sentence(
                 line, text, tags if has_tags else None, lines=places if has_tags else None
             )
+
+
+def _check_blind(tags: Iterable[tuple[str, int]], path: str | Path) -> None:
+    """Refuse a tag with its line in a file whose first sentence has none."""
+    for tag, line in tags:
+        if tag != _EMPTY:
+            why = f"has the tag {tag!r:.40}; the first sentence of the file has none"
+            raise DataError(f"{why}; give all words their tags, or none", path, line)
 
 
 def _of_conllu(lines: Iterator[tuple[int, str]]) -> tuple[Iterator[tuple[int, str]], bool]:
@@ -220,9 +231,10 @@ def _of_conllu(lines: Iterator[tuple[int, str]]) -> tuple[Iterator[tuple[int, st
 
 
 def _cells_of_conllu(text: str) -> list[str]:
-    """Return the columns of a word; [] for a line that has none."""
+    """Return the columns of a line; [] for a comment, a range and an empty node."""
     cells = text.rstrip("\r\n").replace(" ", "\u00a0").split("\t")
-    return cells if cells[0].isdecimal() else []
+    is_word = cells[0].isdecimal() or not _NUMBER.fullmatch(cells[0])
+    return cells if is_word and not text.startswith("#") else []
 
 
 def _numbers(task: Task, path: str | Path) -> tuple[int, int]:
