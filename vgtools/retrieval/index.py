@@ -447,9 +447,11 @@ def flat_vectors(index: Any) -> Array:
 
 def lists_of(index: Any) -> Any:
     """Return the part of an index that has lists (IVF), which a transform may precede, or None."""
+    if index is None or hasattr(index, "nprobe"):  # mapped vectors do without faiss
+        return index
     import faiss
 
-    return index if hasattr(index, "nprobe") else faiss.try_extract_index_ivf(index)
+    return faiss.try_extract_index_ivf(index)
 
 
 def _probe(index: Any, nprobe: int | None, manifest: dict[str, Any], path: str | Path) -> None:
