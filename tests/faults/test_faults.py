@@ -26,6 +26,7 @@ SHARE = {
     "inputs": 2,
     "damage": 1,
     "planted": 1,
+    "aliases": 1,
     "races": 1,
     "lists": 3,
     "resealed": 1,
