@@ -386,8 +386,8 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
     given = [*((source, True) for source in sources if source), *_named()]
     for source, is_input in given if restart else ():
         found = Path(os.path.realpath(source))
-        inside = os.path.exists(source) and place in found.parents
-        inside |= is_input and found == place and os.path.exists(source)
+        inside = place in found.parents or (is_input and found == place)
+        inside &= os.path.exists(source)
         why = f"would remove {source}, which this command reads; choose another -o"
         refuse_if(inside and (source in sources or _goes(place, found)), "--restart", why)
     path = Path(output)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -169,8 +168,7 @@ def stats(
     target = None if layout.plot is None else page_path(layout.plot, sources)
     if label_vectors.vectors is not None:  # refused before it is counted for hours
         check_place(label_vectors.vectors, sources)
-        made = Path(os.path.realpath(label_vectors.vectors))
-        refuse_inputs([made.with_suffix(".ids")], sources)
+        refuse_inputs([Path(label_vectors.vectors).with_suffix(".ids")], sources)
     types = open_vocabulary(tokenizer)
     met = TextStats()
 

@@ -29,6 +29,11 @@ from vgtools.io.streams import read_lines
 Row = dict[str, Any]
 
 
+def errors_beside(path: str) -> str:
+    """Return the list of bad items next to rows: `X.errors.jsonl` of `X.jsonl`."""
+    return f"{bare(path).removesuffix('.jsonl')}.errors.jsonl"
+
+
 def save(
     rows: Iterable[Row],
     path: str,
@@ -56,7 +61,7 @@ def save(
     as_text = name.endswith(".txt") or is_corpus
     files = [path]
     if tally.skip and not is_stream(path):
-        files.append(f"{name.removesuffix('.jsonl')}.errors.jsonl")
+        files.append(errors_beside(path))
     digest = hashlib.sha256()
     count = held_out = 0
     with Output(files, config, inputs=inputs, restart=restart) as out:

@@ -384,7 +384,7 @@ def _listed(path: str) -> list[tuple[str, str]]:
             first = seen.setdefault(image, number)
             if first != number:
                 raise DataError(f"duplicate id {image!r:.80} (first on line {first})", path, number)
-            entries.append((image, file if is_url(file) else os.path.join(base, file)))
+            entries.append((image, _place(base, file)))
     return entries
 
 
@@ -447,6 +447,11 @@ class _Ending:
         self._stream.close()
 
 
+def _place(base: str, file: str) -> str:
+    """Return where a file is that a list or table in the folder or URL `base` names."""
+    return file if is_url(file) else os.path.join(base, file)
+
+
 def _stored_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
     """Return the images of a table or a tar, in its order."""
     return _table_items(path) if is_table(path) else _tar_items(path, left_out)
@@ -464,7 +469,7 @@ def _table_items(path: str) -> Iterator[Item]:
             why = f"duplicate id {image!r:.80} (first in row {first}); ids must be unique, and"
             raise DataError(f"{why} #image=COLUMN names a column of them", path, row)
         if data is None and file is not None:
-            place = file if is_url(file) else os.path.join(base, file)
+            place = _place(base, file)
             load = partial(_read_url if is_url(place) else read_image, place, image)
             stamp = "" if is_url(place) else _stamp(place)  # `named_by` asks for many at once
         else:
@@ -484,7 +489,7 @@ def named_by(path: str) -> str | None:
         return None
     base = os.path.dirname(file_of(path))
     files = [*paths_without_bytes(path)]
-    places = [file if is_url(file) else os.path.join(base, file) for file in files]
+    places = [_place(base, file) for file in files]
     facts = iter(remote.facts_of([place for place in places if is_url(place)]))
     stamps = [str(next(facts)) if is_url(place) else _stamp(place) for place in places]
     text = "".join(f"{file}\0{stamp}\n" for file, stamp in zip(files, stamps, strict=True))

@@ -98,9 +98,7 @@ def is_claimed(path: Path) -> bool:
 
 _SEAL = re.compile(rb"(?:<!--|%) vg ([0-9a-f]{64})(?: -->)?\n\Z")
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
-
-
-_DATA = b"vg-image"  # key of the seal of a picture that commands read
+_IMAGE = b"vg-image"  # key of the seal of a picture that commands read
 
 
 def sealed(data: bytes, key: bytes = b"vg") -> bytes:
@@ -416,7 +414,7 @@ def atomic_write(
         sync_dir(path.parent)
 
 
-def write_page(path: str | Path, data: bytes, sync: bool = True) -> None:
+def write_page(path: str | Path, data: bytes) -> None:
     """Write a page or picture with a seal, over one with a seal or where nothing is.
 
     Data without a place for a seal replace nothing but the same data.
@@ -424,7 +422,7 @@ def write_page(path: str | Path, data: bytes, sync: bool = True) -> None:
     Raises:
         DataError: as `atomic_write`.
     """
-    atomic_write(path, sealed(data), is_sealed, sync)
+    atomic_write(path, sealed(data), is_sealed)
 
 
 def write_image(path: str | Path, data: bytes) -> None:
@@ -434,7 +432,7 @@ def write_image(path: str | Path, data: bytes) -> None:
         DataError: as `atomic_write`.
     """
     # Earlier versions gave images the seal of a sheet.
-    atomic_write(path, sealed(data, _DATA), lambda p: is_sealed(p, _DATA) or is_sealed(p), False)
+    atomic_write(path, sealed(data, _IMAGE), lambda p: is_sealed(p, _IMAGE) or is_sealed(p), False)
 
 
 def _holds(path: Path, data: bytes) -> bool:

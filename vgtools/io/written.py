@@ -53,12 +53,23 @@ def check_file(path: str | Path, facts: Mapping[str, Any], by: str, way_out: str
     size = file_size(str(path))
     if size is None:
         raise DataError(f"is missing; {by} names it; {way_out}", path, code=Exit.NO_INPUT)
-    if facts.get("bytes", size) != size:
-        raise DataError(f"has {size} bytes, {by} states {facts['bytes']}; {way_out}", path)
+    check_size(path, size, facts, by, way_out)
     if "sha256" in facts:
         with file_errors(path, reading=True):
             sha256 = file_hash(path)
         check_hash(path, sha256, facts["sha256"], by, way_out)
+
+
+def check_size(
+    path: str | Path, size: int, facts: Mapping[str, Any], by: str, way_out: str
+) -> None:
+    """Refuse a file of another size than when it was written, if `facts` have its "bytes".
+
+    Raises:
+        DataError: the size differs (65); both are printed.
+    """
+    if facts.get("bytes", size) != size:
+        raise DataError(f"has {size} bytes, {by} states {facts['bytes']}; {way_out}", path)
 
 
 def check_hash(
@@ -145,10 +156,11 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     facts = files[real.name]
     check_form(facts, {"bytes?": SIZE, "sha256?": str}, place, f"create {stream} again")
     again = f"create it again, or remove {place}"
-    # A folder of shards has no size, nor have objects of which the server states none.
-    if "bytes" in facts and not is_shards(stream) and file_size(stream) is not None:
+    # A folder has no size. A store is asked once: each question takes as long as a small file.
+    size = file_size(stream) if "bytes" in facts and not is_shards(stream) else None
+    if size is not None:
         cause = "it is cut off or changed, or was written without -o"
-        check_file(stream, {"bytes": facts["bytes"]}, "its manifest", f"{cause}: {again}")
+        check_size(stream, size, facts, "its manifest", f"{cause}: {again}")
     if sha256 and facts.get("sha256"):
         check_hash(stream, sha256, facts["sha256"], "its manifest", again, "was rewritten")
     return body

@@ -278,17 +278,14 @@ def _changes(path: Path, sha256: str | None) -> list[Change]:
 def _is_other(source: Record, path: Path, reader: Record) -> bool:
     """Return whether a file, folder or run is not the one that a command read, as it noted it."""
     mark = mark_of(source.body)
-    if (
-        mark is not None
-        and source.made in (noted := _runs(reader))
-        and "clusters" not in reader.body
-    ):
-        return noted[source.made] != mark
+    runs = {} if "clusters" in reader.body else _runs(reader)
+    if mark is not None and source.made in runs:
+        return runs[source.made] != mark
     named = source.files.get(path) or source.files.get(source.made) or {}
     networks = [source.body, *(source.body.get(name) for name in ("encoder", "teacher"))]
     marks = {one.get("fingerprint") for one in networks if isinstance(one, dict)}
-    found = {mark.decode() for mark in re.findall(rb"[0-9a-f]{64}", json_bytes(reader.body))}
-    if found & {*marks, named.get("sha256")}:
+    noted = {mark.decode() for mark in re.findall(rb"[0-9a-f]{64}", json_bytes(reader.body))}
+    if noted & {*marks, named.get("sha256")}:
         # The names of the rows may be others, and the rows not.
         beside = ((file.name, facts.get("sha256")) for file, facts in source.files.items())
         return any((_noted(reader.body, name) or now) != now for name, now in beside)

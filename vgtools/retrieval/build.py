@@ -105,17 +105,18 @@ def write_index(
     import faiss
 
     index = trained(plan)
-    filling = _Lists(index, folder) if isinstance(index, faiss.IndexIVF) else _Whole(index)
     queries = np.zeros((0, plan.dim), np.float32) if plan.queries is None else plan.queries()
-    exact = found = nothing_found(len(queries), 1, np.float64)
+    has_lists = isinstance(index, faiss.IndexIVF)
+    filling = _Lists(index, queries, folder) if has_lists else _Whole(index, queries)
+    exact = nothing_found(len(queries), 1, np.float64)
     with file_errors(folder, reading=False), filling, _as_refusal(plan):
         for rows in _blocks(plan):
             start = int(rows[0])
             emb = embedded(plan, rows, each)
             best = exact_search(queries, emb, dtype=np.float64)
             exact = merged([exact, _moved(best, start)], 1)
-            found = merged([found, filling.add(start, emb, queries)], 1)
-        found = filling.found(queries, found)
+            filling.add(start, emb)
+        found = filling.found()
         filling.write(write, plan.count)
     nprobe = getattr(lists_of(index), "nprobe", None)
     return {"factory": plan.factory, "nprobe": nprobe} | _measured(plan, queries, exact, found)
@@ -262,8 +263,9 @@ def _measured(
 class _Whole:
     """An index that faiss holds in memory as a whole, for example a graph."""
 
-    def __init__(self, index: Any) -> None:
+    def __init__(self, index: Any, queries: Array) -> None:
         self._index = index
+        self._queries = queries
 
     def __enter__(self) -> _Whole:
         return self
@@ -271,14 +273,13 @@ class _Whole:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def add(self, start: int, emb: Array, queries: Array) -> SearchResult:
-        """Add a block; queries are asked at the end, of the graph that is written."""
+    def add(self, start: int, emb: Array) -> None:
+        """Add a block."""
         self._index.add(emb)
-        return nothing_found(len(queries), 1, np.float64)
 
-    def found(self, queries: Array, found: SearchResult) -> SearchResult:
-        """Return the images that queries find."""
-        return search_faiss(self._index, queries, 1, np.float64) if len(queries) else found
+    def found(self) -> SearchResult:
+        """Return the images that queries find in all blocks: each of them changes a graph."""
+        return search_faiss(self._index, self._queries, 1, np.float64)
 
     def write(self, write: Callable[[bytes | memoryview], None], count: int) -> None:
         """Write the file."""
@@ -299,11 +300,14 @@ class _Lists:
 
     Args:
         index: trained and empty.
+        queries: they are searched for in each block.
         folder: where the temporary file is created.
     """
 
-    def __init__(self, index: Any, folder: str | Path) -> None:
+    def __init__(self, index: Any, queries: Array, folder: str | Path) -> None:
         self._index = index
+        self._queries = queries
+        self._found = nothing_found(len(queries), 1, np.float64)
         self._lists = int(index.nlist)
         self._width = int(index.code_size)
         self._folder = folder
@@ -318,8 +322,8 @@ class _Lists:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def add(self, start: int, emb: Array, queries: Array) -> SearchResult:
-        """Add a block; return the images that queries find in it, by their rows of the bank."""
+    def add(self, start: int, emb: Array) -> None:
+        """Add a block; images are known by their rows of the bank."""
         import faiss
 
         index = self._index
@@ -335,19 +339,18 @@ class _Lists:
         self._sorted.append(_Sorted(self._file.tell(), edges))
         self._file.write(codes[order].data)
         self._file.write(rows[order].data)
-        found = nothing_found(0, 1, np.float64)
-        if len(queries):
+        if len(self._queries):
             # A list is searched image by image, so that the best of all blocks is the best of the
             # whole index, and one block in memory at a time is enough to measure it.
             index.reset()
             index.add_core(len(emb), pointers[0], faiss.swig_ptr(rows), pointers[1])
-            found = search_faiss(index, queries, 1, np.float64)
+            best = search_faiss(index, self._queries, 1, np.float64)
+            self._found = merged([self._found, best], 1)
             index.reset()
-        return found
 
-    def found(self, queries: Array, found: SearchResult) -> SearchResult:
+    def found(self) -> SearchResult:
         """Return the images that queries find: the best of all blocks."""
-        return found
+        return self._found
 
     def write(self, write: Callable[[bytes | memoryview], None], count: int) -> None:
         """Write the file: header, sizes of the lists, and for each list its codes and its rows."""

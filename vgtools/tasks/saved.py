@@ -73,8 +73,7 @@ def score_saved(
         rationales = gather(task, rows, examples(task), file=path)
         scores |= joint_scores(answers, rationales, joint)
     if output is not None:
-        files = [Path(os.path.realpath(output))]
-        refuse_inputs(files, [file for file in (gold, joint) if file not in (None, "-")])
+        refuse_inputs([Path(output)], [file for file in (gold, joint) if file not in (None, "-")])
         config = {"command": "score", "task": task.name}
         with Output([output], config, columns={}, inputs=[path], restart=True) as out:
             for row in saved if not out.complete else ():

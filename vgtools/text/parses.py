@@ -246,7 +246,7 @@ class CoNLLU:
                 why += "; expected the captions' sentences, in order"
                 raise differs or DataError(why, self.path)
             self._line, rows = sentence
-            forms = ["".join(form.split()) for form, _ in rows]
+            forms = [form for form, _ in rows]
             if all(forms) and solid.startswith("".join(forms), at):
                 taken.append(sentence)
                 at += sum(map(len, forms))
@@ -271,19 +271,19 @@ def _joined(sentences: Iterable[_Forms], positions: Sequence[int]) -> Parse:
     for rows in sentences:
         base = len(parse.spans)
         for form, words in rows:
-            size = len("".join(form.split()))
-            span = (positions[at], positions[at + size - 1] + 1)
+            span = (positions[at], positions[at + len(form) - 1] + 1)
             for head, relation, tag, lemma in words:
                 parse.spans.append(span)
                 parse.heads.append(-1 if head == 0 else base + head - 1)
                 parse.relations.append(relation)
                 parse.tags.append(tag)
                 parse.lemmas.append("" if lemma == "_" else lemma)
-            at += size
+            at += len(form)
     return parse
 
 
-# Surface forms, each with the (head counted from 1, relation, part of speech, lemma) of its words.
+# Surface forms without white space, each with the (head counted from 1, relation, part of speech,
+# lemma) of its words.
 _Forms = list[tuple[str, list[tuple[int, str, str, str]]]]
 
 
@@ -312,7 +312,7 @@ def _sentences(path: str) -> Iterator[tuple[int, _Forms]]:
             if "-" in cells[0]:
                 first, last = cells[0].split("-")
                 left = int(last) - int(first) + 1
-                forms.append((cells[1], []))
+                forms.append(("".join(cells[1].split()), []))
                 continue
             head = int(cells[6])
             word = head, cells[7], cells[3], cells[2]
@@ -325,7 +325,7 @@ def _sentences(path: str) -> Iterator[tuple[int, _Forms]]:
             forms[-1][1].append(word)
             left -= 1
         else:
-            forms.append((cells[1], [word]))
+            forms.append(("".join(cells[1].split()), [word]))
 
 
 def _check_heads(forms: _Forms, path: str, line: int) -> None:

@@ -12,6 +12,7 @@ from tests.tiny import save_encoder
 from tests.tiny.retriever import save_grid, save_retriever
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
+from vgtools.io.records import mark_of
 from vgtools.retrieval.index import Index
 from vgtools.systems.visual_awareness.retrieve import (
     RetrieverRun,
@@ -107,3 +108,10 @@ def test_a_search_that_was_cancelled_ends(opened: RetrieverRun) -> None:
     search.cancel()
     with pytest.raises(InterruptedError):
         search.embed(texts)
+
+
+def test_an_index_knows_a_retriever_by_the_mark_in_its_record(opened: RetrieverRun) -> None:
+    assert opened.run.info["encoder"]
+    assert mark_of(opened.run.info) == opened.fingerprint
+    # Word vectors have a hash that the record lacks.
+    assert mark_of({**opened.run.info, "encoder": {}}) is None

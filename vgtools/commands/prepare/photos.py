@@ -37,6 +37,7 @@ class PhotoFlags:
             typer.BadParameter: no photos to list, or the two outputs would share a manifest.
             DataError: one of them cannot be written there.
         """
+        from vgtools.datasets.rows import errors_beside
         from vgtools.io.names import bare, is_stream, manifest_path
         from vgtools.io.output import check_place
 
@@ -51,9 +52,8 @@ class PhotoFlags:
         one, other = sorted(map(os.path.realpath, (self.images_out, output)))
         why = f"is a name that vg may use while it writes -o {output}; choose another"
         refuse_if(other.startswith(f"{one}."), "--images-out", why)
-        errors = f"{bare(output).removesuffix('.jsonl')}.errors.jsonl"
         why = f"is where -o {output} lists its errors; choose another"
-        refuse_if(bare(self.images_out) == errors, "--images-out", why)
+        refuse_if(bare(self.images_out) == errors_beside(output), "--images-out", why)
         for path in (self.images_out, output):  # the first is written before the second is opened
             if path and not is_stream(path):
                 check_place(path, inputs)

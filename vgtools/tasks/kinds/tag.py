@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby, pairwise, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -73,8 +73,7 @@ class _Sentence(NamedTuple):
 
     def placed(self) -> Iterator[tuple[object, int]]:
         """Yield each tag with its line."""
-        tags = self.tags or ()
-        return zip(tags, self.lines or [self.line] * len(tags), strict=True)
+        return zip(self.tags or (), self.lines or repeat(self.line), strict=False)
 
 
 def read(
@@ -177,7 +176,7 @@ def _read_columns(
     """
     at, label = _numbers(task, path)
     lines, is_conllu = _of_conllu(lines) if at > 0 else (lines, False)
-    least = 1 if unlabelled else max(2, at + 1, label + 1, at + 2 if label < 0 else 0)
+    least = 1 if unlabelled else max(label + 1, at + 1 + (label < 0))
     width = 0
     is_blind: bool | None = None
     for is_sentence, part in groupby(lines, key=lambda line: bool(_CELLS.search(line[1]))):
@@ -200,15 +199,14 @@ def _read_columns(
             tags.append(cells[label] if label < width else _EMPTY)
             places.append(line)
         if words:
-            has_tags = max(1, at + 1 if label < 0 else label) < width
+            place = width - 1 if label < 0 else label
+            has_tags = place < width and place != min(at, width - 1)
             if is_conllu and unlabelled:  # as the trees of shared tasks are given out
                 is_blind = set(tags) == {_EMPTY} if is_blind is None else is_blind
                 has_tags = not is_blind
                 _check_blind(zip(tags, places, strict=True) if is_blind else (), path)
             text = " ".join(words)
-            yield _Sentence(
-                line, text, tags if has_tags else None, lines=places if has_tags else None
-            )
+            yield _Sentence(line, text, tags if has_tags else None, lines=places)
 
 
 def _check_blind(tags: Iterable[tuple[str, int]], path: str | Path) -> None:
