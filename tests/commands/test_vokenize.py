@@ -276,6 +276,15 @@ def test_bfloat16_says_how_far_it_agrees(corpus: Path, tmp_path: Path, attempt: 
         assert attempt(file, "-o", tmp_path / name, *more, "--dtype", "bfloat16")[0] == 0
         made = json.loads((tmp_path / name).with_suffix(".json").read_text())
         assert made["agreement_with_float32"] == least
+    shards = tmp_path / "s.jsonl"
+    size = corpus.stat().st_size // 3
+    assert attempt(corpus, "-o", f"{shards}/", "--shard-size", size, "--dtype", "bfloat16")[0] == 0
+    found = [json.loads(p.read_text())["facts"] for p in sorted(shards.glob("0*.json"))]
+    first, *others = (facts["agreement_with_float32"] for facts in found)
+    assert 0.7 < first <= 1
+    assert others
+    assert others == [None] * len(others)
+    assert json.loads((tmp_path / "s.json").read_text())["agreement_with_float32"] == first
 
 
 def test_a_golden(vokenize: Vokenize, tmp_path: Path) -> None:

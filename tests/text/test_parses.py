@@ -57,6 +57,27 @@ def test_a_file_is_read_in_its_order_over_several_calls(tmp_path: Path) -> None:
     assert len(next(CoNLLU(str(path))(["It sits"])).spans) == 2, "what comes before is skipped"
 
 
+def test_words_of_white_space_are_left_out(tmp_path: Path) -> None:
+    # As exported from spaCy, which has a word for every further space and for empty lines.
+    path = tmp_path / "p.conllu"
+    rows = (
+        ("A", 3, "det"),
+        (" ", 1, "dep"),
+        ("dog", 4, "nsubj"),
+        ("runs", 0, "root"),
+        ("\u2028", 4, ""),
+    )
+    row = "{}\t{}\t_\tX\t_\t_\t{}\t{}\t_\t_"
+    sentence = [row.format(n, form, head, name) for n, (form, head, name) in enumerate(rows, 1)]
+    under_space = [row.format(1, " ", 0, "root"), row.format(2, "Yes", 1, "dep")]
+    empty = [row.format(1, " ", 0, "root")]
+    path.write_text("\n\n".join("\n".join(s) for s in (sentence, empty, under_space)) + "\n")
+    (parse,) = open_parser(str(path))(["A  dog runs\u2028 Yes"])
+    assert parse.spans == [(0, 1), (3, 6), (7, 11), (13, 16)]
+    assert parse.heads == [1, 2, -1, -1]
+    assert parse.relations == ["det", "nsubj", "root", "dep"]
+
+
 def test_a_text_that_is_skipped_may_start_as_the_next_does(tmp_path: Path) -> None:
     def sentence(*words: str) -> str:
         rows = (f"{n}\t{word}\t_\tX\t_\t_\t0\troot\t_\t_\n" for n, word in enumerate(words, 1))

@@ -650,7 +650,7 @@ def _check_folder(path: str, folder: str, read: Sequence[str]) -> None:
         ours = (Path(folder), manifest_path(folder), *(Path(folder, name) for name in names))
         refuse_inputs((*ours, lock), inputs)
     if folder in inputs:
-        why = "is an input of this command and would be overwritten; choose another -o"
+        why = "is an input of this command and would be overwritten; name another output"
     elif local and not os.path.isdir(os.path.dirname(folder)):
         why = f"the folder {os.path.dirname(folder)} does not exist; create it first"
     elif local and os.path.lexists(folder) and not os.path.isdir(folder):

@@ -354,7 +354,7 @@ def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[str]) -> None:
     read = set(filter(None, map(_identity, files)))
     for output in outputs:
         if read and _identity(output) in read:
-            why = "is an input of this command and would be overwritten; choose another -o"
+            why = "is an input of this command and would be overwritten; name another output"
             raise DataError(why, output, code=Exit.CANNOT_CREATE)
 
 

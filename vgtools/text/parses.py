@@ -246,10 +246,12 @@ class CoNLLU:
                 why += "; expected the captions' sentences, in order"
                 raise differs or DataError(why, self.path)
             self._line, rows = sentence
-            forms = [form for form, _ in rows]
-            if all(forms) and solid.startswith("".join(forms), at):
+            form = "".join(form for form, _ in rows)
+            if not form:  # a sentence of white space
+                continue
+            if solid.startswith(form, at):
                 taken.append(sentence)
-                at += sum(map(len, forms))
+                at += len(form)
             elif taken:
                 why = f"the text {text!r:.80} continues with {solid[at : at + 20]!r}"
                 why += ", this sentence does not"
@@ -269,12 +271,19 @@ def _joined(sentences: Iterable[_Forms], positions: Sequence[int]) -> Parse:
     parse = Parse([], [], [])
     at = 0
     for rows in sentences:
-        base = len(parse.spans)
+        # As from spaCy, a word that is white space is left out, and a word under it is a root.
+        count = len(parse.spans)
+        index = [-1]
         for form, words in rows:
+            index += range(count, count + len(words)) if form else [-1] * len(words)
+            count += len(words) if form else 0
+        for form, words in rows:
+            if not form:
+                continue
             span = (positions[at], positions[at + len(form) - 1] + 1)
             for head, relation, tag, lemma in words:
                 parse.spans.append(span)
-                parse.heads.append(-1 if head == 0 else base + head - 1)
+                parse.heads.append(index[head])
                 parse.relations.append(relation)
                 parse.tags.append(tag)
                 parse.lemmas.append("" if lemma == "_" else lemma)

@@ -527,7 +527,8 @@ class VokenizeTask:
 
     def steps(self, pieces: Sequence[Piece], out: VokenWriter) -> Generator[int, None, None]:
         """Write the vokens of pieces of the input and finish; yield the tokens of each step."""
-        measured = self.searched and self.config["dtype"] != "float32"
+        # Once per process, because it takes a second encoder: only the first shard has it.
+        measured = self.searched and self.config["dtype"] != "float32" and self.agreed is None
         windows = self.windows(pieces, out.state)
         made_of = inherited({piece.path for piece in pieces})
         with closing(vokenize(windows, self.worker)) as steps:  # Closing ends its threads.
@@ -543,7 +544,10 @@ class VokenizeTask:
                 out.write(done.rows(given), done.tokens.ids, step, **counts)
                 out.commit(step.digest)
                 yield len(done.tokens.ids)
-        out.finish(**made_of, **self.facts())
+        facts = self.facts()
+        if self.searched:
+            facts["agreement_with_float32"] = self.agreed if measured else None
+        out.finish(**made_of, **facts)
 
 
 class SearchWork(VokenizeTask):
@@ -603,7 +607,6 @@ class SearchWork(VokenizeTask):
             **_reading_of(matcher),
             "pack": self.worker.encoder.pack,
             **({} if self.worker.calibration is None else {"score": "probability"}),
-            "agreement_with_float32": self.agreed,
             "tokenizer": {"ref": public(matcher.ref), "sha256": sha256},
         }
 
