@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from vgtools.batch import places, shards
 from vgtools.batch import run as batch
@@ -409,6 +411,26 @@ def test_another_plan_is_refused_with_both_sides(tmp_path: Path) -> None:
     refused(r"a\.txt changed: bytes was 390, is now 395", a)
     assert run(folder, a, size=60, restart=True) is not None
     assert len(list(read_lines(folder))) == 51
+
+
+def test_another_column_of_a_table_is_another_input(tmp_path: Path) -> None:
+    table = tmp_path / "t.parquet"
+    columns = {"en/text": ["a dog", "a cat"], "de/text": ["ein Hund", "eine Katze"]}
+    parquet.write_table(pa.table(columns), table)
+    for column, found in columns.items():
+        folder = tmp_path / f"{column[:2]}.jsonl"
+        run(folder, Path(f"{table}#{column}"))
+        rows = [row["text"]["text"] for row in map(json.loads, read_lines(folder))]
+        assert rows == found
+    why = r'path was "t\.parquet#en/text", is now "t\.parquet#de/text"'
+    with pytest.raises(DataError, match=why) as caught:
+        run(tmp_path / "en.jsonl", Path(f"{table}#de/text"))
+    assert caught.value.code == Exit.CONFIG
+    (tmp_path / "moved").mkdir()
+    table = table.rename(tmp_path / "moved/t.parquet")
+    before = [path.read_bytes() for path in sorted((tmp_path / "de.jsonl").iterdir())]
+    run(tmp_path / "de.jsonl", Path(f"{table}#de/text"))
+    assert [path.read_bytes() for path in sorted((tmp_path / "de.jsonl").iterdir())] == before
 
 
 def test_a_plan_without_a_shard_is_replaced(tmp_path: Path) -> None:

@@ -272,6 +272,12 @@ def test_command_lines_are_read_and_written() -> None:
     made = take_apart(tree, ["stats", "--vokens", "v.jsonl", "--vectors", "w.npy"])
     assert made.written == ["w.npy"]
     assert [name for name, _ in made.read()] == ["v.jsonl"]
+    photos = take_apart(tree, ["extract-image-feats", "a", "-o", "f.npy", "--captions", "c.jsonl"])
+    assert photos.written == ["f.npy", "c.jsonl"]
+    emoji = take_apart(
+        tree, ["prepare", "openmoji", "e", "-o", "c.jsonl", "--images-out", "i.jsonl"]
+    )
+    assert emoji.written == ["c.jsonl", "i.jsonl", "e"]
     given = take_apart(tree, ["build-index", "w.npy", "-o", "x.faiss", "--vectors", "w.npy"])
     assert given.written == ["x.faiss"]
     for line in ("forget a", "prepare", "vokenize --no-such"):

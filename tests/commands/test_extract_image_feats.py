@@ -472,6 +472,20 @@ def save_boxes(path: str, **changes: list[list[float]]) -> str:
 
 
 @pytest.mark.usefixtures("scenes")
+def test_boxes_in_a_folder_of_shards_are_not_removed_from_it(
+    backbone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    grid = ("--regions", "grid", "--grid-scales", "1", "--picture")
+    assert extract_regions(backbone, *grid, "64", output="g.npy/") == Exit.OK
+    boxes = next(Path("g.npy").glob("*.regions.jsonl"))
+    before = boxes.read_bytes()
+    again = ("--regions", boxes, "--picture", "96", "--restart")
+    assert extract_regions(backbone, *again, output="g.npy/") == Exit.CANNOT_CREATE
+    assert "is an input of this command" in capfd.readouterr().err
+    assert boxes.read_bytes() == before
+
+
+@pytest.mark.usefixtures("scenes")
 def test_gold_boxes_and_a_grid(backbone: Path) -> None:
     assert (
         extract_regions(

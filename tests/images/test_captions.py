@@ -38,6 +38,22 @@ def test_captions_are_read_from_beside_their_images(tmp_path: Path) -> None:
         list(captions([str(tmp_path)], ["d/a.jpg"]))
 
 
+def test_an_image_has_the_captions_of_its_own_place(tmp_path: Path) -> None:
+    # Of places with an image of one name, --limit may take only the first.
+    for name, text in (("a", "A red square."), ("b", "A blue square.")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").touch()
+        (tmp_path / name / "1.txt").write_text(text)
+        save_tar(tmp_path / f"{name}.tar", [{"__key__": "1", "png": b"x", "txt": text}])
+        rows = [{"image": "1.png", "text": text}, {"image": name, "text": text}]
+        parquet.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    red = [{"image": "1.png", "text": "A red square."}]
+    for ending in ("", ".tar", ".parquet"):
+        places = [str(tmp_path / f"{name}{ending}") for name in "ab"]
+        assert [*captions(places, ["1.png"])] == red
+        assert [*captions(reversed(places), ["1.png"])] != red
+
+
 def save_tar(path: Path, samples: list[dict[str, Any]]) -> str:
     with webdataset.TarWriter(str(path)) as tar:
         for sample in samples:

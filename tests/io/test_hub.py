@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,27 @@ def test_an_index_goes_with_its_matcher(tiny: Path, tmp_path: Path, hub: Hub, on
     code, _, err = on_hub("push", "again.faiss", "me/again")
     assert code == 0, err
     assert "run/run.json" not in hub.repos["models/me/again"][-1]
+
+
+@pytest.mark.slow
+def test_an_index_in_the_folder_of_its_matcher_is_read_from_a_hub(
+    tiny: Path, tmp_path: Path, hub: Hub, on_hub: Vg
+) -> None:
+    shutil.copytree(tiny / "run", tmp_path / "m")
+    feats = (tiny / "feats.npy", "--matcher", "m", "--device", "cpu", "-q")
+    code, _, err = on_hub("build-index", *feats, "-o", "m/bank.faiss")
+    assert (code, err) == (0, "")
+    assert json.loads((tmp_path / "m/bank.json").read_text())["matcher"]["run"] == "."
+    code, _, err = on_hub("push", "m/bank.faiss", "me/bank")
+    assert code == 0, err
+    assert "matcher/run.json" in hub.repos["models/me/bank"][-1]
+    (tmp_path / "t.txt").write_text("".join(f"{line}\n" for line in text(20)))
+    search = ("vokenize", "t.txt", "--device", "cpu", "-q", "--index")
+    code, _, err = on_hub(*search, "me/bank", "-o", "v.jsonl")
+    assert (code, err) == (0, "")
+    code, _, err = on_hub(*search, "m/bank.faiss", "-o", "here.jsonl")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "v.jsonl").read_bytes() == (tmp_path / "here.jsonl").read_bytes()
 
 
 def test_a_table_of_another_repository(tmp_path: Path, hub: Hub, on_hub: Vg) -> None:

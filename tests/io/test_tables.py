@@ -274,6 +274,14 @@ def test_a_column_of_bytes_is_a_text_or_the_images(tmp_path: Path, kind: pa.Data
     assert [picture.data for picture in pictures(path)] == photos
     save(say=texts)
     assert [*read_texts(f"{path}#say")] == ["é", "漢"]
+    # A split that is not read would be learned from.
+    splits = pa.array([b"test", b"train"], kind)
+    save(text=texts, split=splits, photo=pa.array(photos, kind))
+    assert [row["split"] for row in table_rows(path)] == ["test", "train"]
+    assert [picture.data for picture in pictures(path)] == photos
+    save(text=texts, id=splits, fold=splits)
+    rows = [*table_rows(f"{path}#split=fold,text=text")]
+    assert [(row["split"], row["id"]) for row in rows] == [("test", "test"), ("train", "train")]
     save(text=pa.array([b"a", b"\xff"], kind))
     assert f"{path}:2: is damaged" in caught(path)
     save(a=pa.array(photos, kind), b=pa.array(photos, kind))

@@ -10,8 +10,9 @@ import pytest
 from vgtools.io.artifact import read_manifest
 from vgtools.io.errors import DataError, Exit, json_bytes
 from vgtools.io.files import is_manifest, read_json, sha256_file, write_manifest
+from vgtools.io.splits import held_out_in
 from vgtools.io.streams import read_texts
-from vgtools.io.written import check_made, manifest_beside
+from vgtools.io.written import check_made, is_made, manifest_beside
 
 ROWS = b'{"text": "a"}\n{"text": "b"}\n'
 
@@ -73,6 +74,61 @@ def test_a_file_next_to_the_manifest_of_another_is_read(tmp_path: Path) -> None:
         file.write_bytes(data)
         assert manifest_beside(file) == {}, file
         check_made(file)
+
+
+def test_a_link_has_the_manifest_of_its_file(tmp_path: Path) -> None:
+    rows = made(tmp_path)
+    places = tmp_path / "links"
+    places.mkdir()
+    link = places / "other.jsonl"
+    link.symlink_to(rows)
+    again = places / "again.jsonl"
+    again.symlink_to(link)
+    (places / "other.json").write_text('{"mine": 1}')  # as a hub's copies have a manifest of vg
+    for name in (link, again):
+        assert is_made(name)
+        assert manifest_beside(name)["kind"] == "vokens"
+        check_made(name)
+    rows.write_bytes(ROWS[::-1])
+    for name in (link, again):
+        with pytest.raises(DataError, match="is damaged or was rewritten"):
+            check_made(name)
+    blob = tmp_path / "blob"
+    blob.write_bytes(ROWS)
+    write_manifest(rows, [rows], kind="texts")
+    link = tmp_path / "snapshot/v.jsonl"
+    link.parent.mkdir()
+    link.symlink_to(blob)
+    rows.with_suffix(".json").rename(link.with_suffix(".json"))
+    with pytest.raises(DataError, match="is damaged or was rewritten"):
+        check_made(link)
+    blob.write_bytes(ROWS[::-1])
+    check_made(link)
+
+
+def test_a_file_of_a_web_server_has_its_manifest_whatever_its_url_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path, "my rows.jsonl")
+    made(tmp_path, "v?x.jsonl")
+
+    def local(url: str) -> Path:
+        assert "?" not in url or not url.startswith("https:"), "the manifest has no such part"
+        return tmp_path / url.rpartition("/")[2].replace("%20", " ")
+
+    def size(url: str) -> int:
+        return local(url.partition("?")[0] if url.startswith("https:") else url).stat().st_size
+
+    monkeypatch.setattr(
+        "vgtools.io.written.read_if_there", lambda url, most: local(url).read_bytes()
+    )
+    monkeypatch.setattr("vgtools.io.written.file_size", size)
+    for name in ("my%20rows.jsonl", "my rows.jsonl?download=true", "my%20rows.jsonl?v=1.2"):
+        assert held_out_in(f"https://x.org/d/{name}") == 1
+    assert held_out_in("s3://b/v?x.jsonl") == 1
+    (tmp_path / "my rows.jsonl").write_bytes(b"")
+    with pytest.raises(DataError, match=r"has 0 bytes, its manifest states"):
+        manifest_beside("https://x.org/d/my%20rows.jsonl?v=2")
 
 
 def test_rows_of_json_in_the_place_of_a_manifest_are_the_user_s(tmp_path: Path) -> None:

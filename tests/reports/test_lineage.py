@@ -238,6 +238,31 @@ def record(path: str, argv: list[str], *files: str, **more: Any) -> None:
     Path(path).write_bytes(json.dumps(body).encode())
 
 
+def test_a_file_without_a_record_is_of_the_command_that_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("photos", "emoji", "cache"):
+        (tmp_path / folder).mkdir()
+    for file in ("f.npy", "c.jsonl", "e.jsonl", "images.jsonl"):
+        (tmp_path / file).write_text("x")
+    extract = "extract-image-feats photos emoji -o f.npy --captions c.jsonl"
+    openmoji = "prepare openmoji emoji -o e.jsonl --images-out images.jsonl"
+    train = "train-matcher vokenization c.jsonl f.npy --valid e.jsonl --cache cache -o m"
+    record("f.json", ["vg", *extract.split()], "f.npy")
+    record("e.json", ["vg", *openmoji.split()], "e.jsonl")
+    record("m/run.json", ["vg", *train.split()], "run/x")
+    told, _ = said(capsys, "m")
+    assert "  c.jsonl: written with f.npy" in told
+    assert "    emoji: written with e.jsonl" in told
+    assert [one["path"] for one in json.loads(said(capsys, "m", "--json")[0][0])["given"]] == [
+        "photos"
+    ]
+    rules = {line for line in said(capsys, "m", "--makefile")[0] if ": " in line}
+    assert {"c.jsonl: f.npy", "emoji: e.jsonl", "f.npy: photos emoji"} <= rules
+    assert not any("(FROM)'/" in line and "photos" not in line for line in rules)
+
+
 def test_a_makefile_of_runs_of_several_folders_and_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

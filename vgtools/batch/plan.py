@@ -20,7 +20,15 @@ from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import config_difference, plain_json, sha256_file
 from vgtools.io.folders import Shards
-from vgtools.io.names import file_of, is_compressed, is_shards, is_table, is_unnamed, is_url
+from vgtools.io.names import (
+    base_of,
+    file_of,
+    is_compressed,
+    is_shards,
+    is_table,
+    is_unnamed,
+    is_url,
+)
 from vgtools.io.splits import held_out_in
 from vgtools.io.streams import Piece, open_read
 from vgtools.io.written import check_made, seal
@@ -133,9 +141,7 @@ class ShardPlan:
 
     def record(self) -> dict[str, Any]:
         """Return the contents of `plan.json`."""
-        inputs = [
-            {**source._asdict(), "path": os.path.basename(source.path)} for source in self.sources
-        ]
+        inputs = [{**source._asdict(), "path": base_of(source.path)} for source in self.sources]
         for entry in inputs:
             for name in ("held_out", "named"):
                 if not entry[name]:

@@ -46,7 +46,7 @@ from vgtools.io.files import (
 )
 from vgtools.io.folders import COMMIT, LIST, Shards, fault_in_record
 from vgtools.io.forms import FILES, SIZE, fault_in
-from vgtools.io.names import PLAN, ending_of, is_url, manifest_of, manifest_path
+from vgtools.io.names import PLAN, base_of, ending_of, is_url, manifest_of, manifest_path
 from vgtools.io.output import check_manifest, read_sealed
 from vgtools.io.parquet import Columns
 from vgtools.io.parts import Rows, new_part, part_path
@@ -176,7 +176,7 @@ class Attempt:
 
 def _by_name(pieces: list[list[Any]]) -> list[list[Any]]:
     """Return pieces of inputs by the names of these: they may have moved to another folder."""
-    return [[os.path.basename(str(path)), *lines] for path, *lines in filter(None, pieces)]
+    return [[base_of(path), *lines] for path, *lines in filter(None, pieces)]
 
 
 def _short_hash(hashes: Sequence[str]) -> str:

@@ -26,10 +26,13 @@ FILES = (
     *("corpora", "feats", "file", "index", "inputs"),
     *("queries", "retrieved", "rows", "text", "texts", "vokens"),
 )
-_WRITTEN = ("output", "images_out", "noise", "page", "plot", "png", "submission")
+_WRITTEN = ("output", "images_out", "noise", "page", "plot", "png", "submission", "cache")
+# By the command: elsewhere an input has the name.
 _ALSO_WRITTEN: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("stats",): ("vectors",)
-}  # by the command: elsewhere an input has the name
+    ("extract-image-feats",): ("captions",),
+    ("prepare", "openmoji"): ("folder",),
+    ("stats",): ("vectors",),
+}
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,7 @@ def _contents(source: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     from vgtools.io.records import mark_of
     from vgtools.models.references import check_same
     from vgtools.models.sealed import check_files, read_run
+    from vgtools.retrieval.index import pushed_name
 
     if (source / "run.json").is_file():
         info = read_run(source)
@@ -106,7 +107,8 @@ def _contents(source: Path) -> tuple[dict[str, Any], dict[str, Path]]:
         if mark is not None and "clusters" not in body:
             check_same(str(info["kind"]), matcher, {"run": run, "fingerprint": mark}, source)
         check_files(run, info)
-        files |= {f"{run.name}/{name}": file for name, file in _files_of_run(run, info)}
+        folder = pushed_name(named)
+        files |= {f"{folder}/{name}": file for name, file in _files_of_run(run, info)}
     return body, files
 
 

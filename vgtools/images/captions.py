@@ -47,13 +47,13 @@ def may_have_captions(place: str) -> bool:
 
 
 def captions(
-    places: Iterable[str], ids: Container[str], tally: Tally | None = None
+    places: Iterable[str], ids: Iterable[str], tally: Tally | None = None
 ) -> Iterator[Row]:
     """Yield {"image", "text"}, and "url" and "license" where known, of the images of places.
 
     Args:
         places: folders, tars and tables.
-        ids: images that count; a folder is asked for them in their order.
+        ids: images that count, in the order of the places; a folder is asked for them in theirs.
         tally: handles a `.json` that is not an object, and a binary `.txt`; counts lines that are
             not UTF-8.
 
@@ -61,20 +61,25 @@ def captions(
         DataError: a tar or a table is damaged, or a caption cannot be read (65).
     """
     tally = tally or Tally()
+    left = dict.fromkeys(ids)
     for place in places:
+        if not left:
+            return
+        here = list[str]()
         if is_table(place):
-            yield from _of_table(place, ids)
-            continue
-        read = _of_folder if os.path.isdir(place) else _of_tar
-        for sample in read(place, ids):
-            with tally.of_item():
-                yield from _rows(sample, tally.text)
-
-
-def _of_table(path: str, ids: Container[str]) -> Iterator[Row]:
-    for row in table_rows(path):
-        if row["image"] in ids:
-            yield from _captioned(row["image"], _lines(row.get("text", row.get("caption"))), row)
+            for row in table_rows(place):
+                if (image := row["image"]) in left:
+                    here.append(image)
+                    yield from _captioned(image, _lines(row.get("text", row.get("caption"))), row)
+        else:
+            read = _of_folder if os.path.isdir(place) else _of_tar
+            for sample in read(place, left):
+                here += sample.images
+                with tally.of_item():
+                    yield from _rows(sample, tally.text)
+        # With --limit a later place may have an image of the same name, which was not taken.
+        for image in here:
+            left.pop(image, None)
 
 
 def _lines(texts: object) -> list[str]:
@@ -82,7 +87,7 @@ def _lines(texts: object) -> list[str]:
     return [text for text in entries if isinstance(text, str)]
 
 
-def _of_folder(root: str, ids: Any) -> Iterator[_Captioned]:
+def _of_folder(root: str, ids: Iterable[str]) -> Iterator[_Captioned]:
     for image in ids:
         stem = os.path.splitext(os.path.join(root, image))[0]
         if not os.path.isfile(os.path.join(root, image)):

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from pathlib import Path
+from urllib.parse import unquote
 
 from vgtools.io.errors import DataError, Exit
 
@@ -23,6 +24,20 @@ _PUBLIC = re.compile(r"[^/]+/[^/]+@[0-9a-f]{40}")
 def is_url(path: str | Path) -> bool:
     """Return whether a path is a URL, not a file of this machine."""
     return re.match(r"[a-z][a-z0-9+.-]*://", str(path)) is not None
+
+
+_WEB = ("http://", "https://")  # names in stores may have any character
+
+
+def without_query(url: str) -> str:
+    """Return a URL of a web server without its ?…; any other as it is."""
+    return url.partition("?")[0] if url.startswith(_WEB) else url
+
+
+def name_at(url: str) -> str:
+    """Return the name of a file at a URL; in the names of web servers, %20 is a space."""
+    name = Path(without_query(url)).name
+    return unquote(name) if url.startswith(_WEB) else name
 
 
 def public(path: str | Path) -> str:
@@ -124,6 +139,12 @@ def split_table(path: str | Path) -> tuple[str, str]:
     """Return a file and the columns that are named after it: `X.parquet#caption`, else ""."""
     found = _TABLE.fullmatch(str(path))
     return (found[1], found[2] or "") if found else (str(path), "")
+
+
+def base_of(path: str | Path) -> str:
+    """Return the name of an input without its folder, with the columns of a table."""
+    file, columns = split_table(path)
+    return os.path.basename(file) + (f"#{columns}" if columns else "")
 
 
 def file_of(path: str | Path) -> str:

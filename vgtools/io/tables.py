@@ -35,6 +35,7 @@ _Convert = Callable[["pa.RecordBatch", int], list[Any]]
 _ROWS = 1024  # rows of a batch
 _PICTURES = 16  # rows of a batch with the bytes of images
 _BUFFER = 1 << 20  # bytes of a column that are read at a time
+_STRINGS = ("text", "split", "id")  # keys of strings, which some writers do not mark as such
 _STREAM = b"\xff\xff\xff\xff"  # starts each message of an Arrow stream
 _END = _STREAM + bytes(4)  # ends it: without this, batches may be missing
 
@@ -161,11 +162,11 @@ class _OpenTable:
             self._is_made = ABOUT in (self._schema.metadata or {})
             keys = keys_of(self._schema.names, path, self._fields)
             self.close = opened.pop_all().close
-        # Some writers do not mark their strings as such.
+        strings = [keys.get(key) for key in _STRINGS]
         stored = [
             column.name
             for column in self._schema
-            if _is_stored(column.type) and column.name != keys.get("text")
+            if _is_stored(column.type) and column.name not in strings
         ]
         self.unnamed = stored if len(stored) > 1 else []
         chosen = keys.get("bytes"), keys.get("image"), stored[0] if len(stored) == 1 else None
@@ -252,7 +253,7 @@ class _OpenTable:
         quick: list[Any] | None = _quick(array)
         if quick is not None:
             return quick
-        if key == "text" and _is_bytes(array.type):
+        if key in _STRINGS and _is_bytes(array.type):
             array = array.cast("large_string")
         values: list[Any] = array.to_pylist()
         return orjson.loads(orjson.dumps(values, default=_plain))  # type: ignore[no-any-return]

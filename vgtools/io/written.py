@@ -22,7 +22,9 @@ from vgtools.io.names import (
     is_url,
     manifest_of,
     manifest_path,
+    name_at,
     real_folder,
+    without_query,
 )
 from vgtools.io.remote import file_size, read_if_there
 from vgtools.io.trust import file_hash
@@ -139,7 +141,7 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
         DataError: the manifest is damaged or of a newer format, the file has another size or hash
             than it states, or both were renamed (65).
     """
-    stream = file_of(stream)
+    stream = _followed(stream)
     place, body = _body_at(stream) if is_url(stream) else _body_beside(stream)
     if not isinstance(body, dict) or "vg" not in body:
         return {}
@@ -149,11 +151,12 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     if not isinstance(files, dict):
         return {}
     real = Path(real_folder(stream))
-    if real.name not in files:
+    name = name_at(stream) if is_url(stream) else real.name
+    if name not in files:
         if not is_url(stream) and _is_renamed(real, files):
-            raise renamed(real.name, files, Path(place))
+            raise renamed(name, files, Path(place))
         return {}
-    facts = files[real.name]
+    facts = files[name]
     check_form(facts, {"bytes?": SIZE, "sha256?": str}, place, f"create {stream} again")
     again = f"create it again, or remove {place}"
     # A folder has no size. A store is asked once: each question takes as long as a small file.
@@ -164,6 +167,16 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     if sha256 and facts.get("sha256"):
         check_hash(stream, sha256, facts["sha256"], "its manifest", again, "was rewritten")
     return body
+
+
+def _followed(stream: str | Path) -> str:
+    """Return the file of a link that has no manifest at its own place; anything else as it is.
+
+    A hub's copies are links with their manifests, to files without.
+    """
+    name = file_of(stream)
+    followed = not is_url(name) and os.path.islink(name) and not is_marked(manifest_path(name))
+    return os.path.realpath(name) if followed else name
 
 
 def _body_beside(stream: str) -> tuple[str, Any]:
@@ -191,7 +204,7 @@ def _is_object(line: bytes) -> bool:
 
 def _body_at(url: str) -> tuple[str, Any]:
     """Return the same of an object or a folder at a URL, which is not fetched for its hash."""
-    place = manifest_of(url.rstrip("/"))
+    place = manifest_of(without_query(url).rstrip("/"))
     try:
         return place, orjson.loads(read_if_there(place, LARGEST) or b"null")
     except orjson.JSONDecodeError:
@@ -253,7 +266,7 @@ def is_made(path: str | Path) -> bool:
     Raises:
         DataError: as `manifest_beside`.
     """
-    path = file_of(path)
+    path = _followed(path)
     if is_stream(path) or is_shards(path):
         return False
     if not is_url(path) and not is_marked(manifest_path(path)):

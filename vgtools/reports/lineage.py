@@ -63,7 +63,8 @@ class Node:
     Attributes:
         changes: changes since it was written or read.
         record: the record of its command; None if no command made it, as far as is known.
-        sha256: the hash of a file that no command made, when it was read.
+        sha256: the hash of a file without a record, when it was read.
+        maker: the artifact with the record of the command that wrote this file as well.
         line: the words of the command; None if a program called vgtools, or another version of vg.
         fault: why there is no line.
         folder: where the command was run, so that its names are right.
@@ -73,6 +74,7 @@ class Node:
     changes: list[Change] = field(default_factory=list)
     record: Record | None = None
     sha256: str | None = None
+    maker: Path | None = None
     line: Line | None = None
     fault: str = ""
     folder: str = ""
@@ -106,6 +108,12 @@ class Lineage:
         self.made = record.made
         self.nodes = dict[Path, Node]()
         self._add(record)
+        # Captions that came with images, for example, have no manifest.
+        for made, node in [*self.nodes.items()]:
+            for name in node.line.written if node.line else ():
+                also = self.nodes.get(_place(node.folder, name))
+                if also is not None and also.record is None:
+                    also.maker = made
 
     def _add(self, record: Record, depth: int = 0) -> None:
         """Add the artifact of a record, after all that it was made from."""
@@ -190,11 +198,11 @@ class Lineage:
 
     def facts(self) -> dict[str, Any]:
         """Return the same as an object of JSON: commands in the order in which they were run."""
-        parts = [(_facts(path, node), node.record) for path, node in self.nodes.items()]
+        parts = [(_facts(path, node), node) for path, node in self.nodes.items()]
         return {
             "made": shown(self.made),
-            "steps": [facts for facts, record in parts if record],
-            "given": [facts for facts, record in parts if not record],
+            "steps": [facts for facts, node in parts if node.record],
+            "given": [facts for facts, node in parts if not node.record and not node.maker],
         }
 
 
@@ -217,6 +225,8 @@ def _line(text: str) -> str:
 
 
 def _command(node: Node) -> str:
+    if node.maker is not None:
+        return f"written with {shown(node.maker)}"
     if node.record is None:
         return "given, no sha256" if not node.sha256 else f"given, sha256 {node.sha256:.12}"
     if node.line is None:
@@ -364,6 +374,8 @@ class _Makefile:
         first = [f"mkdir -p {_quoted(folder)}"] if folder else []
         if node.record is not None:
             return self._of_command(path, node, first)
+        if node.maker is not None:
+            return _rule(name, [self._target(node.maker)], [self._check(path, node.sha256)])
         if os.path.isabs(name) or self._nodes.keys() & {*path.parents}:
             return ""  # it is where it was, or comes with its folder
         link = f"ln -s '$(FROM)'/{_quoted(name)} {_quoted(name)}"

@@ -470,6 +470,12 @@ def reason(error: RuntimeError) -> str:
     )
 
 
+def pushed_name(run: str) -> str:
+    """Return the folder next to an index in which `vg push` places the run that the index names."""
+    name = os.path.basename(os.path.normpath(run))
+    return "matcher" if name in ("", ".", "..") else name
+
+
 def matcher_path(index: Index, run: str | None = None) -> str:
     """Return the path of the run that embedded an index: `run`, if it has moved.
 
@@ -490,10 +496,13 @@ def matcher_path(index: Index, run: str | None = None) -> str:
         return str(named["encoder"])
     if run is None and is_public(str(named.get("run"))):
         return placed(str(named["run"]), models=True)
-    path = run or os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
-    beside = Path(index.path).parent / (os.path.basename(path) or "matcher")
-    if run is None and not os.path.isdir(path) and beside.is_dir():  # as `vg push` places it
-        return str(beside)
+    folder = Path(index.path).parent
+    path = run or os.path.normpath(folder / str(named.get("run", "")))
+    pushed = folder / pushed_name(str(named.get("run", "")))
+    # The path may lead to a folder all the same: the index may have been in the run.
+    is_run = [(Path(place) / "run.json").is_file() for place in (path, pushed)]
+    if run is None and is_run == [False, True]:
+        return str(pushed)
     if run is None and not os.path.isdir(path):
         why = f"its matcher {path} does not exist; give its new place with --matcher"
         raise DataError(why, index.path, code=Exit.NO_INPUT)

@@ -125,15 +125,16 @@ def extract_image_feats(
         captions=captions is not None,
     )
     named = [*places, *(boxes.regions or []), boxes.detector]
-    # These may be larger than one can hash.
-    shards = output.endswith("/") or target.dry_run
-    hashed = [name for name in named if name not in ("-", "grid", None)]
-    inputs = Inputs([] if shards else hashed)
+    read = [name for name in named if name not in ("-", "grid", None)]
+    inputs: Inputs | None = None
     images = sources.Images(places, limit)  # first: a bad source is reported at once
-    if shards:
+    whole = None
+    if output.endswith("/") or target.dry_run:
         images.check_unique()
-    whole = None if shards else images.open([Piece(place) for place in places])
-    if whole is not None:
+    else:
+        # The inputs of shards may be larger than one can hash.
+        inputs = Inputs(read)
+        whole = images.open([Piece(place) for place in places])
         inputs.facts["listing"] = whole.listing
     device = device_type(runtime.device)
     here = runtime
@@ -149,7 +150,7 @@ def extract_image_feats(
         target,
         name="extract-image-feats",
         unit="images",
-        inputs=inputs,
+        inputs=read if inputs is None else inputs,
         default_size=_CPU_SHARD if device == "cpu" else _GPU_SHARD,
         cut=partial(_cut, images),
         total=None if whole is None else whole.total,
