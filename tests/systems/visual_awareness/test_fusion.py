@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.references import fingerprint
@@ -352,6 +353,49 @@ def test_the_head_of_a_network_reads_the_fused_states() -> None:
     assert not torch.allclose(fused, plain)
     assert torch.equal(again, plain)
     assert list(net.state_dict()) == names
+
+
+SHAPE = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": 50,
+    "initializer_range": 0.5,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": SHAPE,
+    "roberta": SHAPE,
+    "xlm-roberta": SHAPE,
+    "camembert": SHAPE,
+    "electra": SHAPE | {"embedding_size": 16},
+    "albert": SHAPE | {"embedding_size": 16},
+    "mpnet": SHAPE,
+    "deberta": SHAPE,
+    "deberta-v2": SHAPE,
+    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, "vocab_size": 50},
+}
+
+
+@pytest.mark.parametrize("as_tuple", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_head_of_every_family_reads_the_images(family: str, as_tuple: bool) -> None:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **FAMILIES[family], return_dict=not as_tuple)
+    net = AutoModelForSequenceClassification.from_config(config).eval()
+    fusion = Fusion(config_for(net, 4)).eval()
+    fusion.reset(std=0.5)
+    features, mask = shown()
+
+    def logits(images: Tensor) -> Tensor:
+        with torch.no_grad(), fusion.show(images, mask):
+            found = net(input_ids=IDS, attention_mask=torch.ones_like(IDS))
+        return found[0]  # type: ignore[no-any-return]
+
+    fusion.attach(net)
+    first = logits(features)
+    assert torch.equal(logits(features), first)
+    assert not torch.allclose(logits(-features), first)
 
 
 @pytest.mark.parametrize("beams", [1, 4])

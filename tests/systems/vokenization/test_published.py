@@ -101,6 +101,9 @@ def test_vokens_of_sentences_are_each_token_s(tmp_path: Path) -> None:
     prepared(tmp_path, code=65)
     (packed,) = prepared(tmp_path, "--level", "sentence")
     assert packed.tokens[:, 1].tolist() == [2, 2, 2, 0, 1, 1, 1]
+    save_corpus(tmp_path, vokens=[-100, -100, -100, 0, 1, -100, -2])
+    (packed,) = prepared(tmp_path, "--level", "sentence")
+    assert packed.tokens[:, 1].tolist() == [-1, -1, -1, 0, 1, -1, 1]
 
 
 @pytest.mark.parametrize("level", ["token", "sentence"])
@@ -112,14 +115,17 @@ def test_there_and_back_is_bit_exact(
     sizes = rng.integers(1, 9, 40)
     edges = [0, *np.cumsum(sizes).tolist()]
     tokens = rng.integers(0, make_tokenizer().get_vocab_size(), edges[-1])
-    vokens = rng.integers(0, 3, edges[-1])
+    vokens = rng.integers(97, 102, edges[-1])
     vokens[::11] = -100
     if level == "sentence":
-        first = np.repeat(rng.integers(0, 3, 40), sizes)
-        vokens = -first - 1
+        first = np.repeat(rng.integers(97, 102, 40), sizes)
+        vokens = -first - 1  # the -100 that means none is also that of voken 99
         vokens[edges[:-1]] = first[edges[:-1]]
     save_corpus(tmp_path, tokens, vokens, edges)
-    prepared(tmp_path, "--level", level)
+    (tmp_path / "c.vg.ids").write_text("".join(f"{image}\n" for image in range(102)))
+    (packed,) = prepared(tmp_path, "--level", level)
+    expected = first if level == "sentence" else np.maximum(vokens, -1)
+    assert packed.tokens[:, 1].tolist() == expected.tolist()
     call = ["prepare", "hdf5", "v.npy", "--ids", "c.vg.ids", "--tokens", "d.bert.hdf5"]
     monkeypatch.chdir(tmp_path)
     assert run([*call, "-o", "d.vg.hdf5", "-q"]) == 0

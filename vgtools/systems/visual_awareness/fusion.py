@@ -303,10 +303,19 @@ class Fusion(nn.Module):
     def _replace(self, module: nn.Module, inputs: Any, output: Any) -> Any:
         if self._shown is None:
             raise RuntimeError("no images are shown: call the network inside Fusion.show")
-        shown = (*self._shown, self._words)
+        states = output[0]
+        fused = self(states, *self._shown, self._words)
+
+        def replaced(value: Any) -> Any:
+            # The later layers of DeBERTa read the last of the states of all layers.
+            if isinstance(value, tuple) and value and value[-1] is states:
+                return (*value[:-1], fused)
+            return fused if value is states else value
+
         if isinstance(output, tuple):
-            return (self(output[0], *shown), *output[1:])
-        output["last_hidden_state"] = self(output["last_hidden_state"], *shown)
+            return tuple(map(replaced, output))
+        for name in [*output]:
+            output[name] = replaced(output[name])
         return output
 
 

@@ -271,7 +271,7 @@ def read_vokens(
             _check(tokens, found, edges, row, vocabulary, "the tokenizer's ids")
             column = np.full(len(found), -1, np.int32)
             if made is not None:
-                column = _own(made.rows(start, stop), level)
+                column = _own(made.rows(start, stop), level, edges - start)
                 _check(made.path, column, edges, row, count, f"the images of {listed}", -1)
             rows = [{"vokens": column[a:b]} for a, b in pairwise((edges - start).tolist())]
             out.write(rows, found)
@@ -281,12 +281,19 @@ def read_vokens(
         return out.counts
 
 
-def _own(vokens: Array, level: str) -> Array:
-    """Return published vokens as ours: -1 means none, all tokens of a sentence have its voken."""
+def _own(vokens: Array, level: str, edges: Array) -> Array:
+    """Return published vokens as ours: -1 means none, all tokens of a sentence have its voken.
+
+    `edges` are the first tokens of the sentences, and the number of tokens.
+    """
     found = vokens.astype(np.int64)
     none = found == _IGNORED
     if level == "sentence":
+        lengths = np.diff(edges)
+        firsts = np.repeat(found[edges[:-1][lengths > 0]], lengths[lengths > 0])
         found = np.where(found < 0, -found - 1, found)
+        # The further tokens of a sentence have -v - 1, which is the mark of none for one voken.
+        none &= (firsts < 0) | (found != firsts)
     return np.where(none, -1, found)
 
 
