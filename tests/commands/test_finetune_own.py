@@ -497,6 +497,15 @@ QA = '{"question": "q", "context": "x y", "answers": %s}\n'
             ]
         ),
         *(
+            ("tag", "d.csv", *row)
+            for row in [
+                ("text,tags\n['a' 'b'],['O' 'B-X']\n", "", 65, 'd.csv:1: "tags": expected tags'),
+                ("text,tags\na b,\"['O', 'B-X']\"\n", "", 65, "got a printed list, \"['O', 'B-X']"),
+                ("text,tags\na b,[0 3]\n", "", 65, "with lists as .parquet or .jsonl"),
+                ("text,tags\na b,[X] [Y] 5\n", "", 65, '"tags" has 3 items, but "text" has 2'),
+            ]
+        ),
+        *(
             ("choice", "d.csv", *row)
             for row in [
                 ("text,a,b,label\nx,1,2,2\n", "--choices a,b", 65, "d.csv:1: '2' in \"label\""),
@@ -543,6 +552,7 @@ QA = '{"question": "q", "context": "x y", "answers": %s}\n'
                     '"answer_start" must have 1 numbers, got []',
                 ),
                 (QA % '"x"', "--image image", 2, "--text: expected 1 column"),
+                (QA % "[]", "--text question --image i --unanswerable", 2, "with a context: one"),
             ]
         ),
     ],

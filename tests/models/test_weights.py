@@ -49,6 +49,27 @@ def test_difference_by_hand_whatever_the_prefix_of_the_names() -> None:
         difference(a, {"cls.predictions.bias": torch.zeros(1)})
 
 
+def test_of_two_encoders_in_a_checkpoint_the_text_s_is_compared_or_both() -> None:
+    a = {
+        "text_model.encoder.layers.0.w": torch.zeros(2),
+        "vision_model.encoder.layers.0.w": torch.zeros(2),
+        "vision_model.encoder.layers.0.b": torch.zeros(7),
+    }
+    b = a | {"text_model.encoder.layers.0.w": torch.ones(2)}
+    assert difference(a, b).by_name == {"encoder.layers.0.w": 1.0}
+    assert difference(a, {"encoder.layers.0.w": torch.ones(2)}).total == 1
+    changed = add_noise(a, 0.1, 0)
+    assert [name for name in a if not torch.equal(changed[name], a[name])] == [
+        "text_model.encoder.layers.0.w"
+    ]
+    # Of others nobody knows which is meant.
+    a = {f"{side}.encoder.w": torch.zeros(2) for side in ("question", "context")}
+    b = a | {"question.encoder.w": torch.ones(2)}
+    assert difference(a, b).by_name == {"context.encoder.w": 0.0, "question.encoder.w": 1.0}
+    changed = add_noise(a, 0.1, 0)
+    assert not any(torch.equal(changed[name], a[name]) for name in a)
+
+
 def test_noise_has_the_measured_size_is_seeded_and_leaves_heads_alone() -> None:
     tensors = {
         "bert.encoder.w": torch.ones(400, 500),

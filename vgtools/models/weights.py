@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, "Tensor"]
 
 # `bert.encoder.layer.0…` and `encoder.layer.0…` are the same weight; `cls.predictions…` is a head.
-_ENCODER_WEIGHT = re.compile(r"(?:\w+\.)?((?:embeddings|encoder|transformer|pooler)\..+)")
+_ENCODER_WEIGHT = re.compile(r"(\w+\.)?((?:embeddings|encoder|transformer|pooler)\..+)")
+_TEXT_TOWER = "text_model."  # the prefix in a CLIP and its kin, where images have one of their own
 
 _KIND = "noise"
 
@@ -39,16 +40,20 @@ def encoder_weights(tensors: Tensors) -> dict[str, Tensor]:
     """Return the weights of the encoder in a checkpoint, under the names of a bare encoder.
 
     The prefix of the network is removed; heads and tensors of integers are left out. Old
-    checkpoints call the weight and bias of a LayerNorm gamma and beta.
+    checkpoints call the weight and bias of a LayerNorm gamma and beta. Of a CLIP and its kin the
+    encoder is the text's. Where two encoders would have the same names, they keep their prefixes.
     """
-    weights = {}
+    found: dict[tuple[str, str], Tensor] = {}
     for name, tensor in tensors.items():
         match = _ENCODER_WEIGHT.fullmatch(name)
         if match and tensor.is_floating_point():
-            plain = re.sub(r"(?<=LayerNorm\.)gamma$", "weight", match[1])
+            plain = re.sub(r"(?<=LayerNorm\.)gamma$", "weight", match[2])
             plain = re.sub(r"(?<=LayerNorm\.)beta$", "bias", plain)
-            weights[plain] = tensor
-    return weights
+            found[match[1] or "", plain] = tensor
+    if any(prefix == _TEXT_TOWER for prefix, _ in found):
+        found = {key: tensor for key, tensor in found.items() if key[0] == _TEXT_TOWER}
+    several = len({plain for _, plain in found}) < len(found)
+    return {prefix * several + plain: tensor for (prefix, plain), tensor in found.items()}
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,9 @@ class TextColumns:
         refuse_if(not least <= len(columns.texts) <= most, "--text", why)
         more = kind != "classify" and len(columns.images) > 1
         refuse_if(more, "--image", f"expected one column, got {given.get('image')!r}")
+        none = kind == "answer" and given.get("unanswerable")
+        why = "is for questions with a context: one about a picture gets an answer of those in DATA"
+        refuse_if(none, "--unanswerable", why)
         used = [*columns.texts, *columns.choices, *columns.images, self.label, files.id]
         twice = next((name for name in used if name and used.count(name) > 1), None)
         refuse_if(twice, None, f"the column {twice!r} is named twice; a column has one use")

@@ -104,6 +104,10 @@ def tag_lines(task: Task, path: str) -> dict[str, int]:
     return lines
 
 
+# A list as Python or numpy prints it into a table, which is no sequence of tags: "['O' 'B-X']".
+_PRINTED = re.compile(r"\[(?:['\"].*|[^\[\]]*\s[^\[\]]*)\]", re.DOTALL)
+
+
 def _sentences(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
 ) -> Iterator[_Sentence]:
@@ -127,6 +131,10 @@ def _read_own(
 ) -> Iterator[_Sentence]:
     assert task.own is not None
     for line, row in own_rows(task, path, unlabelled, stats):
+        if isinstance(row.label, str) and _PRINTED.fullmatch(row.label.strip()):
+            why = f'"{task.own.label}": expected tags between blanks, got a printed list'
+            way_out = "write tables with lists as .parquet or .jsonl"
+            raise DataError(f"{why}, {row.label!r:.60}; {way_out}", path, line)
         tags = row.label.split() if isinstance(row.label, str) else row.label
         sentence = _Sentence(line, row.texts[0], tags, task.own.label, row.id)
         yield _checked(sentence, task.own.texts[0], path)
