@@ -56,8 +56,8 @@ def test_rows_are_not_taken_for_sentences(tmp_path: Path, name: str) -> None:
         assert caught.value.code == 65
         assert caught.value.file == str(rows)
         # Sentences have no split: those to evaluate on must be left out here.
-        advice = f"""select((.split // "train") == "train").text' {rows}"""
-        assert advice in caught.value.why or not name.endswith(".jsonl")
+        advice = """jq -r 'select((.split // "train") == "train").text | gsub("\\n"; " ")'"""
+        assert f"{advice} {rows}" in caught.value.why or not name.endswith(".jsonl")
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:

@@ -296,6 +296,25 @@ def test_the_suffix_chooses_the_form(tmp_path: Path, capsys: pytest.CaptureFixtu
     )
 
 
+def test_a_text_with_line_breaks_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As some captions of COCO have them: the rows after it keep their numbers.
+    texts = ["A dog\nruns.", "A cat. \n\n", "\n", "\u2028 a\r"]
+    rows = [{"image": f"{n}.jpg", "text": text} for n, text in enumerate(texts)]
+    save(rows, str(tmp_path / "c.txt"), Tally(), "captions", {}, [])
+    assert (tmp_path / "c.txt").read_bytes().decode() == "A dog runs.\nA cat.\n\n\u2028 a\r\n"
+    assert "4 captions in" in (said := capsys.readouterr().err)
+    assert "; 3 texts with line breaks, which became blanks" in said
+    save(rows, str(tmp_path / "r.jsonl"), Tally(), "captions", {}, [])
+    found = [
+        json.loads(line)["text"]
+        for line in (tmp_path / "r.jsonl").read_text("utf8").split("\n")[:-1]
+    ]
+    assert found == texts
+    assert "blanks" not in capsys.readouterr().err
+
+
 def test_rows_without_a_text_are_not_written_as_one(tmp_path: Path) -> None:
     images = [{"image": "0.jpg", "path": "p/0.jpg"}]
     for name in ("a.txt", "a.txt.gz"):

@@ -219,6 +219,9 @@ def test_ids_must_match_and_be_unique(tmp_path: Path) -> None:
     path.write_text("a\n\n")
     with pytest.raises(DataError, match=":2: an empty image id"):
         read_ids(path)
+    path.write_bytes(b"a\np\xff3.png\n")
+    with pytest.raises(DataError, match=r":2: is not UTF-8: 'p\ufffd3\.png'; expected a name"):
+        read_ids(path)
 
 
 def write_features(folder: Path, array: np.ndarray[Any, Any]) -> Path:

@@ -32,6 +32,8 @@ def test_files_of_pairs(tmp_path: Path) -> None:
         ("a b 1\na c\nb c 2\n", r"pairs\.txt:2: expected two words and a score in column 3"),
         ("a b 1\na c x\nb c 2\n", r"pairs\.txt:2: expected two words and a score"),
         ("a b 1\na c nan\nb c 2\n", r"pairs\.txt:2: expected two words"),
+        ("a b 4x\na c 1\nb c 2\nc d 3\n", r"pairs\.txt:1: expected two words"),
+        ("a b 1\na c 1_0\nb c 2\nc d 3\n", r"pairs\.txt:2: expected two words"),
         ("a b nan\na c 1\nb c 2\nc d 3\n", r"pairs\.txt:1: expected two words"),
         ("a b inf\na c 1\nb c 2\nc d 3\n", r"pairs\.txt:1: expected two words"),
         ("a b 1\na c 2\n", "has 2 pairs of words; a ranking needs 3"),

@@ -26,6 +26,8 @@ FILE = """# text = A dog doesn't run.
 2\tsits\tsit\tVERB\t_\t_\t0\troot\t_\t_
 """
 
+ROW = "{}\t{}\t_\tX\t_\t_\t0\troot\t_\t_\n"
+
 
 def test_words_of_a_file_get_their_spans_in_the_text(tmp_path: Path) -> None:
     path = tmp_path / "p.conllu"
@@ -112,6 +114,8 @@ def test_a_text_that_is_skipped_may_start_as_the_next_does(tmp_path: Path) -> No
             r"p\.conllu:11: the text .* continues with 'Itrests', this sentence does not",
         ),
         ("1\tA\n", "A", r"p\.conllu:1: is not CoNLL-U"),
+        (ROW.format(1, "A") * 2, "A A", r"p\.conllu:2: is word 1, expected 2; an empty line ends"),
+        (ROW.format(2, "A"), "A", r"p\.conllu:1: is word 2, expected 1"),
         ("1 A a DET _ _ 0 root _ _\n", "A", r"p\.conllu:1: is not CoNLL-U"),
         (
             "# x\n1\tA\t_\t_\t_\t_\t9\tdet\t_\t_\n",

@@ -64,7 +64,8 @@ def _sentences(path: str, stats: TextStats) -> Iterator[str]:
     """
     for number, line in enumerate(read_lines(path, stats), 1):
         if number == 1 and holds_rows(path, line):
-            way = f"""jq -r 'select((.split // "train") == "train").text' {path}"""
+            split = """select((.split // "train") == "train")"""
+            way = f"""jq -r '{split}.text | gsub("\\n"; " ")' {path}"""
             why = "holds rows, expected one sentence per line; write those to learn from"
             raise DataError(f"{why}: {way}", path, 1)
         yield line

@@ -63,7 +63,7 @@ def save(
     if tally.skip and not is_stream(path):
         files.append(errors_beside(path))
     digest = hashlib.sha256()
-    count = held_out = 0
+    count = held_out = broken = 0
     with Output(files, config, inputs=inputs, restart=restart) as out:
         done = int(out.state.get("rows", 0))
         for count, row in enumerate(rows, 1):
@@ -74,7 +74,8 @@ def save(
                 continue
             if as_text and "text" not in row:
                 raise DataError(f"{what} have no text; name them .jsonl", path, code=Exit.USAGE)
-            data = f"{row['text']}\n".encode() if as_text else dumps(row)
+            data = f"{_line(row['text'])}\n".encode() if as_text else dumps(row)
+            broken += as_text and "\n" in row["text"]
             digest.update(data)
             if count > done:
                 out.write(data)
@@ -102,9 +103,16 @@ def save(
     report += " (up to date)" if out.complete else ""
     if replaced := tally.text.replaced:
         report += f"; {amount(replaced, 'line')} had bytes that are not UTF-8, replaced"
+    if broken:
+        report += f"; {amount(broken, 'text')} with line breaks, which became blanks"
     left = [f"{reason}: {number:,}" for reason, number in tally.left_out.items() if number]
     note("prepare", f"{report}; left out: {', '.join(left)}" if left else report)
     return count
+
+
+def _line(text: str) -> str:
+    """Return a text as one line."""
+    return " ".join(filter(None, map(str.strip, text.split("\n")))) if "\n" in text else text
 
 
 _SPLIT_LIST = re.compile(r"Flickr_8k\.(\w+)Images\.txt|(train|val|test)\.txt")

@@ -24,7 +24,7 @@ from vgtools.io.names import (
     manifest_path,
 )
 from vgtools.io.remote import local
-from vgtools.io.streams import decode, open_shard, read_jsonl, read_lines
+from vgtools.io.streams import decode, open_shard, read_jsonl, read_names
 from vgtools.io.trust import trusted
 from vgtools.io.written import MANIFEST, check_file, check_format, manifest_beside, renamed
 
@@ -207,10 +207,11 @@ def read_ids(
     The `lines` of the file are given where it is read already.
 
     Raises:
-        DataError: another count than the array's rows, an empty or a duplicate id.
+        DataError: another count than the array's rows, or an id is empty, a duplicate or not
+            UTF-8.
     """
     seen = dict[str, int]()  # id -> line
-    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
+    for number, line in enumerate(read_names(path) if lines is None else lines, 1):
         if not line:
             raise DataError("an empty image id", path, number)
         first = seen.setdefault(line, number)

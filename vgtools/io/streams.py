@@ -415,6 +415,19 @@ def read_lines(path: str | Path, stats: TextStats | None = None) -> Iterator[str
         yield decode(raw, number == 0, stats)
 
 
+def read_names(path: str | Path) -> Iterator[str]:
+    """Yield the lines of a file of names, which would be others if bad bytes were replaced.
+
+    Raises:
+        DataError: as `read_lines`, or a line is not UTF-8 (65).
+    """
+    stats = TextStats()
+    for line in read_lines(path, stats):
+        if stats.replaced:
+            raise DataError(f"is not UTF-8: {line!r:.80}; expected a name", path, stats.lines)
+        yield line
+
+
 def read_quoted(
     lines: Iterable[str], path: str | Path, separator: str = ","
 ) -> Iterator[tuple[int, list[str]]]:

@@ -87,7 +87,7 @@ def read_pairs(path: str) -> WordPairs:
         numbers = [_number(cell) is not None for cell in cells[2:4]]
         if first and numbers == [False, True]:
             column = 3
-        elif first and len(cells) > 2 and not numbers[0]:
+        elif first and len(cells) > 2 and not numbers[0] and not cells[2][:1].isdigit():
             names = [cell.lower() for cell in cells]
             column = next((names.index(name) for name in _SCORES if name in names), 2)
             first = False
@@ -107,7 +107,7 @@ def read_pairs(path: str) -> WordPairs:
 
 def _number(cell: str) -> float | None:
     try:
-        return float(cell)
+        return None if "_" in cell else float(cell)  # Python takes 1_0 for ten
     except ValueError:
         return None
 

@@ -40,8 +40,8 @@ def encoder_weights(tensors: Tensors) -> dict[str, Tensor]:
     """Return the weights of the encoder in a checkpoint, under the names of a bare encoder.
 
     The prefix of the network is removed; heads and tensors of integers are left out. Old
-    checkpoints call the weight and bias of a LayerNorm gamma and beta. Of a CLIP and its kin the
-    encoder is the text's. Where two encoders would have the same names, they keep their prefixes.
+    checkpoints call the weight and bias of a LayerNorm gamma and beta. A CLIP is its text encoder
+    here. Where two encoders would have the same names, they keep their prefixes.
     """
     found: dict[tuple[str, str], Tensor] = {}
     for name, tensor in tensors.items():

@@ -301,6 +301,7 @@ def _sentences(path: str) -> Iterator[tuple[int, _Forms]]:
     forms = _Forms()
     start = 0  # line of the sentence's first form
     left = 0  # words of the current multiword token still to come
+    count = 0  # words of the sentence so far
     # An empty line ends a sentence; one is added because the last sentence of a file may lack it.
     for number, line in enumerate(chain(read_lines(path), [""]), 1):
         if line.startswith("#"):
@@ -310,7 +311,7 @@ def _sentences(path: str) -> Iterator[tuple[int, _Forms]]:
                 _check_heads(forms, path, start)
                 yield start, forms
             forms = []
-            left = 0
+            left = count = 0
             continue
         if not forms:
             start = number
@@ -325,11 +326,16 @@ def _sentences(path: str) -> Iterator[tuple[int, _Forms]]:
                 continue
             head = int(cells[6])
             word = head, cells[7], cells[3], cells[2]
-            if int(cells[0]) < 1 or head < 0:
+            place = int(cells[0])
+            if place < 1 or head < 0:
                 raise ValueError
         except (ValueError, IndexError):
             why = "is not CoNLL-U: expected ten columns between tabs, the head in the seventh"
             raise DataError(why, path, number) from None
+        count += 1
+        if place != count:  # heads would be other words
+            why = f"is word {place}, expected {count}; an empty line ends a sentence"
+            raise DataError(why, path, number)
         if left:
             forms[-1][1].append(word)
             left -= 1

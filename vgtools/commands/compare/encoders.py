@@ -24,9 +24,9 @@ def weights(
 ) -> None:
     """Compare weights: how far encoders are from the first.
 
-    Mean |difference| over the parameters that both have, in total and by name; of a CLIP, those of
-    its text encoder. --noise writes the first with noise of that size, the control of the
-    Vokenization paper's Table 3.
+    Mean |difference| over the parameters that both have, in total and by name. A CLIP is its text
+    encoder here. --noise writes the first with noise of that size, the control of the Vokenization
+    paper's Table 3.
 
     Examples:
 

@@ -104,7 +104,7 @@ def tag_lines(task: Task, path: str) -> dict[str, int]:
     return lines
 
 
-# A list as Python or numpy prints it into a table, which is no sequence of tags: "['O' 'B-X']".
+# A list as Python or numpy prints it into a table, "['O' 'B-X']": its parts are not tags.
 _PRINTED = re.compile(r"\[(?:['\"].*|[^\[\]]*\s[^\[\]]*)\]", re.DOTALL)
 
 
