@@ -172,6 +172,16 @@ def test_concept_hit_of_annotated_nouns_is_that_of_loops(
         low, high = found["interval"][name]
         assert low <= found[name] <= high
 
+    def partly(texts: Any) -> Any:
+        for parse in parser(texts):
+            lemmas = ["" if lemma == "BAM" else lemma for lemma in parse.lemmas]
+            yield dataclasses.replace(parse, lemmas=lemmas)
+
+    evaluation = Evaluation(bank, HELD_OUT, partly)
+    evaluation.add_phrases(phrases(tmp_path / "phrases.jsonl"))
+    found = evaluation.measure(run)["phrases"]
+    assert (found["nouns"], found["chance"]) == (1, 25.0), "two words without a lemma are not alike"
+
 
 def test_the_photos_of_a_text_are_those_of_loops(folder: Path, run: Matcher) -> None:
     bank = open_features(folder / "feats.npy")

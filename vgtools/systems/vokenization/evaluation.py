@@ -489,11 +489,11 @@ def _words(parse: Parse, spans: Spans) -> list[int]:
 
 
 def _nouns(parse: Parse, words: list[int], spans: Spans, phrases: Spans) -> Iterator[int]:
-    """Yield the first token of each noun inside a phrase."""
+    """Yield the first token of each noun inside a phrase that has a lemma."""
     before = -1
     for token, (word, (start, end)) in enumerate(zip(words, spans, strict=True)):
         # A noun of several tokens counts once, at its first token.
         noun = word not in (before, -1) and parse.tags[word] in ("NOUN", "PROPN")
-        if noun and any(a <= start and end <= b for a, b in phrases):
+        if noun and parse.lemmas[word] and any(a <= start and end <= b for a, b in phrases):
             yield token
         before = word
