@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from vgtools.io.artifact import read_made, read_manifest
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps
 from vgtools.io.output import Output
 from vgtools.io.parquet import Groups
 
@@ -150,6 +151,42 @@ def test_a_row_that_does_not_fit_is_named(tmp_path: Path, row: dict[str, Any], w
     assert error.value.code == Exit.DATA
     assert f"x.parquet:203: {why}" in str(error.value)
     assert str(error.value).endswith("rows of any keys go into .jsonl")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "why"),
+    [
+        (3, 3.8, r'"x" does not fit into a column of int64: 3\.8 would become 3; rows of any'),
+        ([1], [2, 2.5], r'"x" does not fit into a column of list<.*: \[2, 2\.5\] would become'),
+        (2.5, True, r'"x" does not fit into a column of double: True would become 1\.0'),
+        (2.5, 2**53 + 1, r'"x" does not fit into a column of double'),
+        ({"a": 1}, {"a": 1, "b": 2}, r'"x" does not fit into a column of struct<a: int64>: '),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 1, "c": "d"}]}, r'"x" does not fit into a column of str'),
+        ({}, {}, "no child field to Parquet; rows of any keys go into .jsonl"),
+        ([{}], [{}], "no child field to Parquet; rows of any keys go into .jsonl"),
+    ],
+)
+def test_no_value_is_cut_and_no_key_lost(
+    tmp_path: Path, first: object, then: object, why: str
+) -> None:
+    path = tmp_path / "x.parquet"
+    with pytest.raises(DataError, match=why) as caught, Output([path], {}, columns={}) as out:
+        for number, value in enumerate((first, first, then)):
+            out.write(dumps({"text": "a", "x": value}))
+            if number:
+                out.commit({})
+    assert caught.value.code == Exit.DATA
+    assert caught.value.line in (3, None)
+
+
+@pytest.mark.parametrize("values", [(3, 3.8), ([1], [2, 2.5]), ({"a": 1}, {"a": 1, "b": 2})])
+def test_values_of_the_first_rows_have_one_type(values: tuple[Any, Any]) -> None:
+    groups = Groups("x.parquet", {})
+    file = BytesIO(groups.group(lines([{"x": value} for value in values]), 0))
+    file.seek(0, os.SEEK_END)
+    file.write(groups.end(file.tell(), b"{}"))
+    found = parquet.read_table(file).column("x").to_pylist()
+    assert found == [values[0] if values[0] != {"a": 1} else {"a": 1, "b": None}, values[1]]
 
 
 def test_values_of_several_types_in_the_first_rows(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ class Groups:
             why = "needs the package pyarrow: pip install 'vgtools[tables]'"
             raise DataError(why, path, code=Exit.UNAVAILABLE) from None
         self._path = path
-        self._types: dict[str, pa.DataType] = {key: _type(form) for key, form in columns.items()}
+        self._declared = {key: _type(form) for key, form in columns.items()}
+        self._types: dict[str, pa.DataType] = dict(self._declared)
         self._all: Any = None  # metadata of the row groups so far
 
     def resume(self, stream: IO[bytes], size: int) -> None:
@@ -95,7 +96,11 @@ class Groups:
         for key in keys.keys() - self._types.keys():
             self._refuse(rows, key, "the first rows, which decide the columns, lack it")
         arrays = [self._array(rows, key) for key in self._types]
-        data = _file(pa.Table.from_arrays(arrays, [*self._types]))
+        try:
+            data = _file(pa.Table.from_arrays(arrays, [*self._types]))
+        except NotImplementedError as error:
+            why = f"{str(error).partition('. ')[0]}; rows of any keys go into .jsonl"
+            raise DataError(why, self._path) from None
         self._add(_parsed(_moved(_footer(data), start)))
         return data
 
@@ -106,12 +111,19 @@ class Groups:
         values = [row.get(key) for row in rows]
         kind = self._types.get(key)
         try:
-            return pa.array(values, kind)
+            array = pa.array(values, kind)
         except _MISFITS as error:
             if first and kind is not None:
                 self._types.pop(key)
                 return self._array(rows, key, first)
             self._refuse(rows, key, str(error), kind)
+        # pyarrow cuts 3.8 to 3 in a column of integers, and leaves out keys of objects that the
+        # first lacked. Declared columns have values of vg's own.
+        if not first and kind != self._declared.get(key):
+            for value, stored in zip(values, array.to_pylist(), strict=True):
+                if not _is_same(value, stored):
+                    self._refuse(rows, key, f"{value!r:.60} would become {stored!r:.60}", kind)
+        return array
 
     def _refuse(self, rows: Sequence[Row], key: str, why: str, kind: Any = None) -> NoReturn:
         """Refuse the first row with a key whose value does not fit into a column."""
@@ -120,11 +132,11 @@ class Groups:
         before = 0 if self._all is None else self._all.num_rows
         for number, row in enumerate(rows, before + 1):
             try:
-                pa.array([row.get(key)], kind)
+                (stored,) = pa.array([row.get(key)], kind).to_pylist()
             except _MISFITS as error:
                 why = str(error)
             else:
-                if kind is not None or key not in row:
+                if key not in row or (kind is not None and _is_same(row[key], stored)):
                     continue
             expected = f"a column of {kind}" if kind is not None else "a column of Parquet"
             why = f'"{key}" does not fit into {expected}: {why}; rows of any keys go into .jsonl'
@@ -148,6 +160,17 @@ class Groups:
         whole.write_metadata_file(data)
         # Metadata alone start with the magic, as the rows do if there are any.
         return data.getvalue()[len(_MAGIC) if start else 0 :]
+
+
+def _is_same(value: Any, stored: Any) -> bool:
+    """Return whether a value of JSON is what is read back; null may mean a key that lacks."""
+    if isinstance(value, dict) and isinstance(stored, dict):
+        keys = value.keys() | stored.keys()
+        return all(_is_same(value.get(key), stored.get(key)) for key in keys)
+    if isinstance(value, list) and isinstance(stored, list):
+        return len(value) == len(stored) and all(map(_is_same, value, stored))
+    # In Python, True is 1.
+    return bool(value == stored and isinstance(value, bool) == isinstance(stored, bool))
 
 
 def _type(form: Any) -> pa.DataType:
