@@ -126,9 +126,9 @@ def test_rows_are_those_of_json_lines(
 
 
 def test_numbers_that_json_lacks_are_written_out(tmp_path: Path) -> None:
-    row = {"d": Decimal("1.50"), "s": datetime.timedelta(hours=1), "l": [b"x", None]}
+    row = {"d": Decimal("1.50"), "s": datetime.timedelta(hours=1), "l": [b"x", b"\xff\0", None]}
     parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
-    found = {"d": "1.50", "s": "1:00:00", "l": [None, None]}
+    found = {"d": "1.50", "s": "1:00:00", "l": ["x", None, None]}
     assert [*read_jsonl(tmp_path / "a.parquet")] == [(1, found)]
 
 
@@ -259,7 +259,7 @@ def test_bytes_that_are_not_utf8_are_refused_with_the_row(write: Callable[..., P
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
 def test_a_column_of_bytes_is_a_text_or_the_images(tmp_path: Path, kind: pa.DataType) -> None:
     path = tmp_path / "x.parquet"
-    photos = [b"1", b"2"]
+    photos = [b"\x891", b"\x892"]
 
     def save(**columns: pa.Array) -> None:
         parquet.write_table(pa.table(columns), path)
@@ -288,6 +288,60 @@ def test_a_column_of_bytes_is_a_text_or_the_images(tmp_path: Path, kind: pa.Data
     with pytest.raises(DataError, match=r"has 2 columns of bytes: a, b; .*#bytes=COLUMN names"):
         holds_pictures(path)
     assert holds_pictures(f"{path}#bytes=b")
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [
+        lambda values: pa.array(values, pa.binary(5)),
+        lambda values: pa.array(values, pa.binary()).dictionary_encode(),
+        lambda values: pa.array(values, pa.string()).dictionary_encode(),
+    ],
+)
+def test_a_split_is_read_whatever_form_its_strings_have(
+    tmp_path: Path, marked: Callable[[list[bytes]], pa.Array]
+) -> None:
+    texts = pa.array(["a", "b"])
+    splits = marked([b"test1", b"train"])
+    parquet.write_table(pa.table({"text": texts, "split": splits}), tmp_path / "x.parquet")
+    rows = [*table_rows(tmp_path / "x.parquet")]
+    assert rows == [{"text": "a", "split": "test1"}, {"text": "b", "split": "train"}]
+
+
+@pytest.mark.parametrize("form", ["parquet", "file", "stream"])
+def test_a_file_that_marks_no_string_has_names_in_its_bytes(tmp_path: Path, form: str) -> None:
+    columns = {
+        "image": [b"1.png", b"1.png"],
+        "text": ["é\n".encode(), b"b"],
+        "license": [b"", b"CC0"],
+        "label": [1, 2],
+    }
+
+    def save() -> str:
+        table = pa.table(
+            {
+                name: pa.array(values, pa.binary() if name != "label" else None)
+                for name, values in columns.items()
+            }
+        )
+        if form == "parquet":
+            parquet.write_table(table, tmp_path / "x.parquet")
+            return str(tmp_path / "x.parquet")
+        open_writer = pa.ipc.new_file if form == "file" else pa.ipc.new_stream
+        with open_writer(str(tmp_path / "x.arrow"), table.schema) as writer:
+            writer.write_table(table)
+        return str(tmp_path / "x.arrow")
+
+    path = save()
+    assert [*table_rows(path)] == [
+        {"image": "1.png", "text": "é\n", "license": "", "label": 1},
+        {"image": "1.png", "text": "b", "license": "CC0", "label": 2},
+    ]
+    assert not holds_pictures(path)
+    columns["image"] = [b"\x89PNG\r\n\x1a\n", b"GIF89a\1\0"]
+    path = save()
+    assert [picture.data for picture in pictures(path)] == columns["image"]
+    assert [row["image"] for row in table_rows(path)] == ["x:1", "x:2"]
 
 
 def test_without_pyarrow_the_command_that_installs_it_is_named(

@@ -13,8 +13,9 @@ batches of rows, so that their size does not matter.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -162,7 +163,7 @@ class _OpenTable:
             self._is_made = ABOUT in (self._schema.metadata or {})
             keys = keys_of(self._schema.names, path, self._fields)
             self.close = opened.pop_all().close
-        strings = [keys.get(key) for key in _STRINGS]
+        strings = {keys.get(key) for key in _STRINGS} | self._unmarked()
         stored = [
             column.name
             for column in self._schema
@@ -176,6 +177,23 @@ class _OpenTable:
             self.keys.setdefault("image", "")
         self.stored = self.field("bytes") or str(self.picture)
 
+    def _unmarked(self) -> set[str]:
+        """Return the columns of bytes that are strings, in a file that marks no column as such."""
+        from pyarrow import types
+
+        if any(types.is_string(kind) or types.is_large_string(kind) for kind in self._schema.types):
+            return set()
+        names = [column.name for column in self._schema if _is_bytes(column.type)]
+        with _faults(self._path, 1):
+            if self._is_parquet:
+                some = next(self._file.iter_batches(_PICTURES, columns=names), None)
+            else:
+                with open_file(file_of(self._path)) as stream:  # a stream is read once
+                    some = next(_batches(_arrow_reader(stream, file_of(self._path))), None)
+                    some = some and some.select(names).slice(0, _PICTURES)
+            values = {} if some is None else some.to_pydict()
+        return {name for name, found in values.items() if _are_strings(found)}
+
     def field(self, name: str) -> str:
         """Return a field of the images, named as a column is; "" if they have none of the name."""
         field = f"{self.picture}.{name}"
@@ -187,8 +205,7 @@ class _OpenTable:
         if self._is_parquet:
             read = self._file.iter_batches(size, columns=wanted, use_threads=False)
         else:
-            count = getattr(self._file, "num_record_batches", None)  # a stream does not know it
-            read = iter(self._file) if count is None else map(self._file.get_batch, range(count))
+            read = _batches(self._file)
             wanted = [*dict.fromkeys(map(self._column, wanted))]
         first = 0
         while True:
@@ -253,8 +270,8 @@ class _OpenTable:
         quick: list[Any] | None = _quick(array)
         if quick is not None:
             return quick
-        if key in _STRINGS and _is_bytes(array.type):
-            array = array.cast("large_string")
+        if _is_bytes(array.type) and self.keys[key] in self._schema.names:
+            array = array.cast("binary").cast("large_string")
         values: list[Any] = array.to_pylist()
         return orjson.loads(orjson.dumps(values, default=_plain))  # type: ignore[no-any-return]
 
@@ -293,7 +310,17 @@ class _OpenTable:
 
 
 def _plain(value: object) -> str | None:
-    return None if isinstance(value, bytes) else str(value)
+    if not isinstance(value, bytes):
+        return str(value)
+    return value.decode() if _are_strings([value]) else None
+
+
+def _are_strings(values: Iterable[bytes | None]) -> bool:
+    """Return whether bytes are texts, by the first that are not empty: no picture's are."""
+    with suppress(UnicodeDecodeError):
+        text = next(filter(None, values), b"").decode()
+        return bool(text) and not re.search("[\0-\x08\x0e-\x1f]", text)
+    return False
 
 
 def _quick(array: pa.Array) -> Any:
@@ -360,8 +387,15 @@ def _is_stored(kind: pa.DataType) -> bool:
 def _is_bytes(kind: pa.DataType) -> bool:
     from pyarrow import types
 
-    kinds = types.is_binary, types.is_large_binary, types.is_binary_view
+    kinds = types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
+    kind = kind.value_type if types.is_dictionary(kind) else kind
     return any(is_kind(kind) for is_kind in kinds)
+
+
+def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
+    """Return the batches of an Arrow file, or of a stream, which does not know how many it has."""
+    count = getattr(reader, "num_record_batches", None)
+    return iter(reader) if count is None else map(reader.get_batch, range(count))
 
 
 def _arrow_reader(stream: BinaryIO, name: str) -> Any:
