@@ -193,6 +193,20 @@ def test_usage(args: list[str], why: str, capfd: Any) -> None:
     assert why in capfd.readouterr().err
 
 
+def test_two_probes_of_one_name_are_refused(tmp_path: Path, capfd: Any) -> None:
+    probes = list[str]()
+    for name in "ab":  # as official folders, whose files are called alike
+        (tmp_path / name).mkdir()
+        for split in ("train", "dev"):
+            rows = "".join(
+                f"{word}\t{n % 2}\n" for n, word in enumerate(["bam", "dem", "fim", "gom"])
+            )
+            (tmp_path / name / f"{split}.tsv").write_text(f"sentence\tlabel\n{rows}")
+        probes += ["--probe", f"sst-2={tmp_path / name}"]
+    assert run(["measure", "a.npy", *probes]) == 2
+    assert "two files are called sst-2 dev.tsv, the name of an evaluation" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("page", ["a.jsonl", "./a.json", "a.jsonl.part"])
 def test_a_page_with_a_name_of_the_items_is_refused(folder: Path, page: str, capfd: Any) -> None:
     args = [write_vectors(folder, "one", ROWS), "--on", f"{folder}/pairs.tsv"]

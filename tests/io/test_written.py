@@ -100,10 +100,19 @@ def test_a_link_has_the_manifest_of_its_file(tmp_path: Path) -> None:
     link.parent.mkdir()
     link.symlink_to(blob)
     rows.with_suffix(".json").rename(link.with_suffix(".json"))
-    with pytest.raises(DataError, match="is damaged or was rewritten"):
-        check_made(link)
+    (tmp_path / "mine").mkdir()
+    further = tmp_path / "mine/x.jsonl"
+    further.symlink_to("../snapshot/v.jsonl")
+    for name in (link, further):
+        with pytest.raises(DataError, match="is damaged or was rewritten"):
+            check_made(name)
     blob.write_bytes(ROWS[::-1])
-    check_made(link)
+    for name in (link, further):
+        check_made(name)
+        assert manifest_beside(name)["kind"] == "texts"
+    around = tmp_path / "around.jsonl"
+    around.symlink_to(around.name)
+    assert manifest_beside(around) == {}
 
 
 def test_a_file_of_a_web_server_has_its_manifest_whatever_its_url_is(

@@ -207,12 +207,13 @@ def _measure(
     from vgtools.io.files import dumps
     from vgtools.io.output import Output
     from vgtools.measures import contexts, run, saved
-    from vgtools.measures.probes import probe_files, read_probe
+    from vgtools.measures.probes import probe_files, read_probe, title_of
     from vgtools.measures.subject import Reading
     from vgtools.models.references import pick_device
 
     vectors = words.vectors or ("contexts" if words.contexts else "alone")
     tasks = [probe_files(given) for given in files.probe or []]
+    run.refuse_alike([(splits["dev"], title_of(task, splits)) for task, splits in tasks])
     own = [path for _, splits in tasks for path in splits.values()]
     read = (*filter(os.path.isfile, refs), *files.named, *own, words.contexts, ground.grounding)
     inputs = [path for path in read if path is not None]

@@ -37,6 +37,7 @@ MANIFEST = {
     "keys?": str,
     "errors?": SIZE,
 }
+_LINKS = 40  # the most that Linux follows, one after another
 _HEAD = 1 << 12  # bytes of a manifest in which vg gives its version
 
 
@@ -170,13 +171,17 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
 
 
 def _followed(stream: str | Path) -> str:
-    """Return the file of a link that has no manifest at its own place; anything else as it is.
+    """Return where a link leads, to its file or to a link that has a manifest at its own place.
 
-    A hub's copies are links with their manifests, to files without.
+    A hub's copies are links with their manifests, to files without. Anything else is returned as it
+    is.
     """
     name = file_of(stream)
-    followed = not is_url(name) and os.path.islink(name) and not is_marked(manifest_path(name))
-    return os.path.realpath(name) if followed else name
+    for _ in range(_LINKS if not is_url(name) else 0):
+        if not os.path.islink(name) or is_marked(manifest_path(name)):
+            break
+        name = os.path.join(os.path.dirname(name), os.readlink(name))
+    return name
 
 
 def _body_beside(stream: str) -> tuple[str, Any]:

@@ -102,6 +102,11 @@ def probe_files(given: str) -> tuple[Task, dict[str, str]]:
     return task, find_splits(task, folder, no_test=True)
 
 
+def title_of(task: Task, files: Mapping[str, str]) -> str:
+    """Return the name of a probe, by its task and its file of dev."""
+    return f"{task.name} {os.path.basename(files['dev'])}"
+
+
 def read_probe(task: Task, files: Mapping[str, str], limit: int) -> TaskProbe:
     """Read the official files of a task.
 
@@ -120,5 +125,4 @@ def read_probe(task: Task, files: Mapping[str, str], limit: int) -> TaskProbe:
     if len(dev) < LEAST:
         raise DataError(f"has {len(dev)} examples; {LEAST} are needed", files["dev"])
     statistic = next(metric for metric in task.metrics if metric in STATISTICS)
-    title = f"{task.name} {os.path.basename(files['dev'])}"
-    return TaskProbe(title, statistic, task.labels, train, dev)
+    return TaskProbe(title_of(task, files), statistic, task.labels, train, dev)

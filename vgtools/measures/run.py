@@ -54,11 +54,7 @@ def open_evaluations(
             no file has captions for `feats` (usage).
     """
     for files in (paths, masked):
-        names = [os.path.basename(path) for path in files]
-        for path, name in zip(files, names, strict=True):
-            if names.count(name) > 1:
-                why = f"two files are called {name}, the name of an evaluation; rename one"
-                raise DataError(why, path, code=Exit.USAGE)
+        refuse_alike([(path, os.path.basename(path)) for path in files])
     found = list[Measure]()
     for path in paths:
         if feats is not None and photos.are_captions(path):
@@ -68,6 +64,15 @@ def open_evaluations(
     if feats is not None and not any(isinstance(each, photos.Looks) for each in found):
         raise DataError("--feats: no file of --on has captions of photos", code=Exit.USAGE)
     return found + [read_masked_words(path, thirds) for path in masked]
+
+
+def refuse_alike(files: Sequence[tuple[str, str]]) -> None:
+    """Refuse files with the names of their evaluations, of which two are the same (usage)."""
+    names = [name for _, name in files]
+    for path, name in files:
+        if names.count(name) > 1:
+            why = f"two files are called {name}, the name of an evaluation; rename one"
+            raise DataError(why, path, code=Exit.USAGE)
 
 
 def open_evaluation(path: str) -> list[Measure]:
