@@ -151,6 +151,10 @@ def test_answers_and_rationales_together(tmp_path: Path, capfd: pytest.CaptureFi
     assert "expected predictions of vcr-qar, got vcr-qa" in capfd.readouterr().err
     assert cli.run(["score", "vcr-qa", qar]) == 65
     assert "expected predictions of vcr-qa, got vcr-qar" in capfd.readouterr().err
+    link = tmp_path / "p.jsonl"  # has the run.json of its file
+    link.symlink_to(qar)
+    assert cli.run(["score", "vcr-qa", str(link)]) == 65
+    assert "expected predictions of vcr-qa, got vcr-qar" in capfd.readouterr().err
 
 
 def test_the_leaderboard_s_csv(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.names import id_fault
 from vgtools.io.streams import Piece, zstd
+from vgtools.reports import page
 
 
 def loaded(source: sources.ImageSource) -> dict[str, bytes | str]:
@@ -105,6 +106,14 @@ def test_linked_folders_are_followed_and_a_loop_ends(tmp_path: Path) -> None:
     source = open_source(str(root))
     assert [item.id for item in source.items] == ["photos/a.jpg"]
     assert source.left_out == {"(link to a folder above)": 1}
+
+
+def test_a_column_of_paths_may_have_a_slash_in_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"a")
+    parquet.write_table(pa.table({"i": ["a"], "file/path": ["a.jpg"]}), tmp_path / "x.parquet")
+    named = f"{tmp_path}/x.parquet#image=i,path=file/path"
+    assert [(item.id, item.load()) for item in open_source(named).items] == [("a", b"a")]
+    assert page.locate(named, ["a"])["a"].path == tmp_path / "a.jpg"
 
 
 @pytest.mark.parametrize("slash", ["", "/"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.tiny.finetune import GOLD, POOR, RIGHT, save_finetuned, save_two
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import dumps
+from vgtools.io.files import dumps, sha256_file
 from vgtools.models.runs import save_run
 from vgtools.reports.figures import gain_figure
 from vgtools.reports.tables import gain_table, score_table
@@ -314,6 +315,14 @@ def test_the_data_of_a_run_is_found_or_asked_for(tmp_path: Path) -> None:
         "sst-2"
     ]
     assert c.data_of(run) == file
+    named = f"{file}#text=sentence"  # a table with its columns is unchanged, or not
+    read = [{"path": named, "sha256": sha256_file(file)}]
+    own = {"train": {"file": named, "examples": 1}}
+    columns = replace(run, info={"data": own, "inputs": read})
+    assert str(c.data_of(columns)) == named
+    file.write_text("sentence\tlabel\ny\t1\n")
+    with pytest.raises(DataError, match="is damaged or from another run: sha256"):
+        c.data_of(columns)
     file.unlink()
     with pytest.raises(DataError, match=r"--text sst-2=FILE names it") as error:
         c.data_of(run)

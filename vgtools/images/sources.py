@@ -362,7 +362,7 @@ def _has_pictures(path: str) -> bool:
 def _listed(path: str) -> list[tuple[str, str]]:
     """Return `(id, path)` of the rows of an image jsonl or a table, or the lines of a list."""
     # A pipe has no folder: its paths are relative to the shell's folder.
-    base = "" if is_unnamed(path) else os.path.dirname(path)
+    base = "" if is_unnamed(path) else os.path.dirname(file_of(path))
     seen: dict[str, int] = {}
     entries = []
     jsonl = False

@@ -34,6 +34,7 @@ from vgtools.images.sources import (
     read_member,
 )
 from vgtools.io.errors import DataError, Tally, json_bytes
+from vgtools.io.names import file_of
 from vgtools.io.streams import read_jsonl
 from vgtools.io.written import manifest_beside
 
@@ -185,7 +186,7 @@ def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
         return {name: file for place in places for name, file in _located_tar(place, asked)}
     if os.path.isdir(source):
         return _locate_in(os.path.abspath(source), images)
-    base = Path(source).parent
+    base = Path(file_of(source)).parent
     found = dict[str, ImageFile]()
     lines = dict[str, int]()
     for line, row in read_jsonl(source, {"image": str, "path": str}):

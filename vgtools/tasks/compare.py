@@ -21,7 +21,7 @@ from vgtools.analysis.corpora import CorpusStats
 from vgtools.io import arrays
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import read_json, sha256_file
-from vgtools.io.names import refuse_stream
+from vgtools.io.names import file_of, refuse_stream
 from vgtools.io.streams import read_jsonl
 from vgtools.models.runs import read_run
 from vgtools.tasks import metrics
@@ -484,7 +484,7 @@ def data_of(run: TaskRun, split: str = "train") -> Path:
     """
     task = run.task
     named = run.info.get("data", {}).get(split, {}).get("file")
-    if not isinstance(named, str) or not Path(named).is_file():
+    if not isinstance(named, str) or not Path(file_of(named)).is_file():
         why = f"the text of {task.name} that it names, {named!r}, is not there"
         file = run.path / "run.json"
         raise DataError(f"{why}; --text {task.name}=FILE names it", file, code=Exit.NO_INPUT)

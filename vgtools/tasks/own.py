@@ -142,7 +142,7 @@ def check_unchanged(info: Mapping[str, Any], file: str, by: str, way_out: str) -
         DataError: it has another hash than the run's inputs (65); both are printed.
     """
     read = {one["path"]: one.get("sha256") for one in info.get("inputs", ())}
-    if read.get(file) and os.path.isfile(file):
+    if read.get(file) and os.path.isfile(file_of(file)):
         check_hash(file, sha256_file(file), read[file], by, way_out)
 
 

@@ -112,7 +112,7 @@ def _require_run_of(name: str, path: str, official: bool = False) -> None:
 
     With `official` a task of one's own is accepted as well: it may have the form of an official.
     """
-    run = Path(path).parent.parent / "run.json"
+    run = Path(os.path.realpath(path)).parent.parent / "run.json"
     if path == "-" or not run.is_file():
         return
     found = read_json(run).get("task")
