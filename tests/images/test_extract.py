@@ -103,6 +103,42 @@ def test_a_transformers_class_token_has_no_position_in_the_map() -> None:
     np.testing.assert_allclose(mean, tokens[:, 1:].mean(1), rtol=1e-4, atol=1e-5)
 
 
+class Tokens(torch.nn.Conv2d):
+    """A network that returns class tokens before its positions and does not say so."""
+
+    num_features = 5
+
+    def __init__(self, classes: int, positions: int = 16) -> None:
+        super().__init__(3, 5, 16, 16)
+        self.cls_tokens = torch.nn.Parameter(torch.full((1, classes, 5), 9.0))
+        self.positions = positions
+
+    def forward_features(self, x: torch.Tensor) -> torch.Tensor:
+        places = self(x).flatten(2).transpose(1, 2)[:, : self.positions]
+        return torch.cat([self.cls_tokens.expand(len(x), -1, -1), places], 1)
+
+
+def test_a_class_token_that_the_network_does_not_state_is_left_out() -> None:
+    featurizer = Featurizer(Tokens(1).eval().requires_grad_(False), small(), "none")
+    picture = featurizer.pixels(Image.fromarray(drawing()))[None]
+    assert featurizer.row_shape == (16, 5)
+    assert not (featurizer.features(picture) == 9).any()
+    for classes, positions in ((2, 16), (1, 0), (2, 0), (1, 12)):
+        with pytest.raises(DataError, match="which are class tokens is not known; choose another"):
+            Featurizer(Tokens(classes, positions).eval().requires_grad_(False), small(), "mean")
+
+
+def test_a_network_of_several_maps_is_refused() -> None:
+    class Several(torch.nn.Conv2d):
+        num_features = 5
+
+        def forward_features(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [self(x), self(x)]
+
+    with pytest.raises(DataError, match="gives 2 maps of features, expected one"):
+        Featurizer(Several(3, 5, 16, 16).eval().requires_grad_(False), small())
+
+
 def test_a_map_with_channels_last_is_pooled_over_its_positions() -> None:
     class Swin(torch.nn.Conv2d):
         num_features = 5

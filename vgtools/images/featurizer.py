@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -171,6 +172,9 @@ def map_positions(model: nn.Module, out: Tensor) -> tuple[Tensor, list[int]]:
     Raises:
         DataError: it is not a map of the network's channels.
     """
+    if not isinstance(out, Tensor):
+        why = f"the backbone gives {len(out)} maps of features, expected one; choose another"
+        raise DataError(why)
     width = int(model.num_features)  # type: ignore[arg-type]
     if out.ndim == 4 and out.shape[1] == width:
         return out.flatten(2).transpose(1, 2), list(out.shape[2:])  # (B, D, h, w)
@@ -178,7 +182,7 @@ def map_positions(model: nn.Module, out: Tensor) -> tuple[Tensor, list[int]]:
         return out.flatten(1, 2), list(out.shape[1:3])  # (B, h, w, D): Swin and its kin
     if out.ndim == 3 and out.shape[2] == width:
         # Class tokens and the like have no position.
-        out = out[:, int(getattr(model, "num_prefix_tokens", 0)) :]
+        out = out[:, _prefix_tokens(model, int(out.shape[1])) :]
         count = int(out.shape[1])
         grid = list(getattr(getattr(model, "patch_embed", None), "grid_size", ()))
         is_grid = len(grid) == 2 and grid[0] * grid[1] == count
@@ -186,6 +190,26 @@ def map_positions(model: nn.Module, out: Tensor) -> tuple[Tensor, list[int]]:
     raise DataError(
         f"the backbone's features have shape {tuple(out.shape)}, expected a map of {width} channels"
     )
+
+
+def _prefix_tokens(model: nn.Module, count: int) -> int:
+    """Return how many of the `count` states of a network come before those of the positions.
+
+    Some networks of timm have a class token and do not say so: CoaT-Lite and VOLO return it first,
+    PiT returns nothing else.
+
+    Raises:
+        DataError: the network does not say it, and the positions are not a square.
+    """
+    stated = getattr(model, "num_prefix_tokens", None)
+    if stated is not None:
+        return int(stated)
+    if not any("cls_token" in name for name, _ in model.named_parameters()):
+        return 0
+    if count > 2 and math.isqrt(count - 1) ** 2 == count - 1:
+        return 1
+    why = f"the backbone's features are {count} states, and which are class tokens is not known"
+    raise DataError(f"{why}; choose another")
 
 
 def emulates_bfloat16(device: torch.device) -> bool:
@@ -212,6 +236,8 @@ def fold_norms(model: nn.Module, size: tuple[int, int, int]) -> int:
     weight = next(model.parameters())
     picture = torch.randn((1, *size), generator=torch.Generator().manual_seed(0)).to(weight)
     pairs, before = _find_pairs(model, picture)
+    if not isinstance(before, Tensor):
+        return 0
     old = [(conv.weight, conv.bias) for conv, _ in pairs]
     parents = {
         id(child): (parent, name)

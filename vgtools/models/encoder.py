@@ -248,11 +248,17 @@ def _has_regions(config: Mapping[str, Any]) -> bool:
     return bool(config.get("model_type") == "visual_bert")
 
 
+_LIKE_ROBERTA = frozenset({
+    "altclip_text_model", "bridgetower_text_model", "camembert", "clap_text_model",
+    "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm", "mluke", "mpnet",
+    "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+})  # fmt: skip
+
+
 def max_positions(config: Any) -> int:
     """Return the maximum tokens of an encoder's input, special tokens counted."""
-    reserved = 0
-    if config.model_type in ("roberta", "xlm-roberta", "camembert", "altclip_text_model"):
-        reserved = config.pad_token_id + 1  # positions are counted from after the padding id
+    # RoBERTa and its kin count positions from after the padding id.
+    reserved = (config.pad_token_id or 0) + 1 if config.model_type in _LIKE_ROBERTA else 0
     return int(config.max_position_embeddings) - reserved
 
 
@@ -326,6 +332,10 @@ def _flat(value: Any) -> list[Any]:
     return [x for one in value for x in _flat(one)] if isinstance(value, list) else [value]
 
 
+# transformers scores a choice by the last state of its row, which here is padding's.
+_SCORED_BY_LAST = ("convbert", "roformer")
+
+
 def load_with_head(ref: str, network: str, seed: int, settings: Mapping[str, Any]) -> Encoder:
     """Load a text encoder under a new head for a task, to fine-tune it, on the CPU, in float32.
 
@@ -350,6 +360,13 @@ def load_with_head(ref: str, network: str, seed: int, settings: Mapping[str, Any
         ignore_mismatched_sizes=True,
         **settings,
     )
+
+    if model.config.model_type in _SCORED_BY_LAST and hasattr(model, "sequence_summary"):
+        # In the configuration as well, for whoever opens what is saved.
+        model.sequence_summary.summary_type = model.config.summary_type = "first"
+    if hasattr(model, "score") and model.config.pad_token_id is None:
+        why = "has a head that reads the last token before the padding, and names no padding token"
+        raise DataError(f'{why}; set "pad_token_id" in its config.json', ref, code=Exit.CONFIG)
 
     def draw(module: Any) -> None:
         for parameter in module.parameters(recurse=False):
@@ -538,6 +555,9 @@ def _pretrained(
         )
         raise DataError(f"{why} can be fine-tuned", ref, code=Exit.CONFIG)
     tokenizer = load_tokenizer(str(folder))
+    if network is AutoModel and config.get("is_encoder_decoder"):
+        why = f"is a {config.get('model_type')}, an encoder with a decoder; expected an encoder"
+        raise DataError(f"{why} of texts like BERT or RoBERTa", ref, code=Exit.CONFIG)
     if network is AutoModel:
         network = _text_side(config) or network
         tokenizer = as_trained(tokenizer, folder)

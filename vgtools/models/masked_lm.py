@@ -115,7 +115,7 @@ def mlm_hidden(lm: Any) -> nn.Module:
         DataError: the head is of an unknown shape.
     """
     bert = getattr(getattr(lm, "cls", None), "predictions", None)
-    if hasattr(bert, "transform"):
+    if hasattr(bert, "transform") and not hasattr(bert, "dense"):  # MobileBERT's decoder has parts
         return bert.transform  # type: ignore[union-attr,no-any-return]
     electra = getattr(lm, "generator_predictions", None)
     if electra is not None:
@@ -125,7 +125,9 @@ def mlm_hidden(lm: Any) -> nn.Module:
         parts = (albert.dense, albert.activation, albert.LayerNorm)  # type: ignore[union-attr]
         return nn.Sequential(*parts)
     roberta = getattr(lm, "lm_head", None)
-    if hasattr(roberta, "dense") and hasattr(roberta, "layer_norm"):
+    # ESM adds a bias of its own after the decoder.
+    has_bias = getattr(getattr(roberta, "decoder", None), "bias", None) is not None
+    if has_bias and hasattr(roberta, "dense") and hasattr(roberta, "layer_norm"):
         head: Any = roberta
         return nn.Sequential(head.dense, nn.GELU(), head.layer_norm)
     raise DataError(

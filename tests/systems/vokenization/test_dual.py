@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, models
 from torch.nn import functional as F
 from transformers import AutoModel
 
@@ -22,7 +23,7 @@ from vgtools.cli import run
 from vgtools.io.arrays import Array
 from vgtools.models.dual import load_dual
 from vgtools.retrieval.index import open_index
-from vgtools.systems.vokenization.dual import CONTEXT, DualStates
+from vgtools.systems.vokenization.dual import CONTEXT, DualStates, _Vocabulary
 from vgtools.systems.vokenization.vokenize import Vokenizer, load_for
 
 TEXTS = ["a red dog", "", "dogs of a cat", "cat", "a dog of a red cat a dog of a red cat a red"]
@@ -73,6 +74,23 @@ def whole(folder: Path, ids: list[int]) -> Array:
 def ids_of(folder: Path, text: str) -> list[int]:
     tokenizer = load_dual(str(folder / "model")).texts.tokenizer
     return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def test_the_model_of_a_tokenizer_decides_the_kind_of_its_vocabulary() -> None:
+    names = ["▁dog", "dog", "s", "##", "##s", "s</w>"]
+    unigram = Tokenizer(models.Unigram([(name, -1.0) for name in names]))
+    found = _Vocabulary.of(unigram)
+    assert found.opens.tolist() == [True, False, False, False, False, False]
+    assert found.spaced.tolist() == [0, 0, 2, 3, 4, 5]
+    assert not found.closes.any()
+    vocabulary = {name: i for i, name in enumerate(names)}
+    pieces = _Vocabulary.of(Tokenizer(models.WordPiece(vocabulary, unk_token="dog")))
+    assert pieces.opens.tolist() == [True, True, True, False, False, True]
+    assert pieces.spaced.tolist() == [*range(6)]
+    merges = Tokenizer(models.BPE(vocabulary, [], end_of_word_suffix="</w>"))
+    clip = _Vocabulary.of(merges)
+    assert clip.closes.tolist() == [False] * 5 + [True]
+    assert not clip.opens.any()
 
 
 def test_the_index_holds_the_models_own_image_features(bank: Path) -> None:

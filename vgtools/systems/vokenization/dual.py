@@ -240,13 +240,15 @@ class _Vocabulary(NamedTuple):
         vocabulary = tokenizer.get_vocab()
         size = max(vocabulary.values(), default=0) + 1
         found = cls(np.zeros(size, bool), np.zeros(size, bool), np.arange(size, dtype=np.int32))
-        by_end = any(token.endswith("</w>") for token in vocabulary)  # CLIP
-        by_middle = any(token.startswith("##") for token in vocabulary)  # BERT
+        # Any vocabulary may have an entry that looks like one of another kind's.
+        model: Any = tokenizer.model
+        end = getattr(model, "end_of_word_suffix", None)  # CLIP: </w>
+        by_middle = type(model).__name__ == "WordPiece"  # BERT: ##
         for token, i in vocabulary.items():
-            if by_end:
-                found.closes[i] = token.endswith("</w>")
+            if end:
+                found.closes[i] = token.endswith(end)
             elif by_middle:
-                found.opens[i] = not token.startswith("##")
+                found.opens[i] = not token.startswith(model.continuing_subword_prefix)
             else:
                 found.opens[i] = token.startswith(_SPACES)
                 found.spaced[i] = vocabulary.get(_SPACES[0] + token, i)

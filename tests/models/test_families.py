@@ -1,0 +1,109 @@
+"""What differs between families of transformers' encoders: positions, heads, padding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+)
+
+from tests.models.test_encoder import save_tiny_bert
+from vgtools.io.errors import DataError, Exit
+from vgtools.models.encoder import load_encoder, load_with_head
+from vgtools.models.masked_lm import mlm_hidden
+
+SHAPE = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 12,
+    "pad_token_id": 0,
+}
+
+
+def save(folder: Path, family: str, network: Any = AutoModel, **more: Any) -> str:
+    """Write a random network of a family next to a tokenizer of 21 entries."""
+    torch.manual_seed(0)
+    save_tiny_bert(folder)
+    for file in (*folder.glob("*.safetensors"), folder / "config.json"):
+        file.unlink()
+    model = network.from_config(AutoConfig.for_model(family, **SHAPE | more))
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "reserved"),
+    [
+        ("bert", 0),
+        ("electra", 0),
+        ("deberta-v2", 0),
+        ("roberta", 1),
+        ("camembert", 1),
+        ("mpnet", 2),  # its own number, whatever the configuration has
+        ("data2vec-text", 1),
+        ("roberta-prelayernorm", 1),
+        ("xlm-roberta-xl", 1),
+    ],
+)
+def test_a_text_of_the_most_tokens_fits(tmp_path: Path, family: str, reserved: int) -> None:
+    # Those of RoBERTa's kin count positions from after the padding id.
+    encoder = load_encoder(save(tmp_path, family, pad_token_id=reserved - 1 if reserved else 0))
+    assert encoder.max_tokens == 12 - reserved - 2
+    ids = [*encoder.prefix, *[7] * encoder.max_tokens, *encoder.suffix]
+    with torch.no_grad():
+        states = encoder.model(input_ids=torch.tensor([ids])).last_hidden_state
+    assert states.shape == (1, len(ids), 16)
+
+
+@pytest.mark.parametrize("family", ["bart", "mbart", "mvp"])
+def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path, family: str) -> None:
+    layers = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 24}
+    layers |= {"decoder_ffn_dim": 24, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    ref = save(tmp_path, family, **layers, eos_token_id=3, forced_eos_token_id=None)
+    with pytest.raises(DataError, match=f"is a {family}, an encoder with a decoder") as caught:
+        load_encoder(ref)
+    assert caught.value.code == Exit.CONFIG
+
+
+@pytest.mark.parametrize("family", ["mobilebert", "esm"])
+def test_a_head_in_more_parts_is_refused(tmp_path: Path, family: str) -> None:
+    more = {"embedding_size": 8, "true_hidden_size": 8, "intra_bottleneck_size": 8}
+    config = AutoConfig.for_model(family, **SHAPE | more)
+    with pytest.raises(DataError, match=f"with the head of BERT, RoBERTa.* got {family}"):
+        mlm_hidden(AutoModelForMaskedLM.from_config(config))
+
+
+def test_a_head_that_reads_up_to_the_padding_needs_its_token(tmp_path: Path) -> None:
+    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 12}
+    ref = save(tmp_path, "gpt2", AutoModelForSequenceClassification, **shape)
+    assert load_with_head(ref, "SequenceClassification", 0, {"num_labels": 2}).width == 16
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
+    with pytest.raises(DataError, match=r'set "pad_token_id" in its config\.json') as caught:
+        load_with_head(ref, "SequenceClassification", 0, {"num_labels": 2})
+    assert caught.value.code == Exit.CONFIG
+
+
+@pytest.mark.parametrize("family", ["bert", "roformer", "convbert"])
+def test_a_choice_is_not_scored_by_its_padding(tmp_path: Path, family: str) -> None:
+    more = {"embedding_size": 16, "initializer_range": 0.5}
+    encoder = load_with_head(save(tmp_path, family, **more), "MultipleChoice", 0, {})
+    net = encoder.model.eval()
+    ids = torch.tensor([[[2, 7, 8, 9, 3]]])
+    longer = torch.cat([ids, torch.zeros(1, 1, 4, dtype=torch.int64)], 2)
+    with torch.no_grad():
+        alone = net(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        padded = net(input_ids=longer, attention_mask=(longer > 0).long()).logits
+    # The convolutions of ConvBERT see padding near the end of a text.
+    assert float((padded - alone).abs().max()) < (0.01 if family == "convbert" else 1e-5)
