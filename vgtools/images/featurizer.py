@@ -193,13 +193,13 @@ def map_positions(model: nn.Module, out: Tensor) -> tuple[Tensor, list[int]]:
 
 
 def _prefix_tokens(model: nn.Module, count: int) -> int:
-    """Return how many of the `count` states of a network come before those of the positions.
+    """Return how many of the `count` states of a network come before the states of positions.
 
-    Some networks of timm have a class token and do not say so: CoaT-Lite and VOLO return it first,
-    PiT returns nothing else.
+    Some networks of timm have a class token and do not count it: CoaT-Lite and VOLO return it
+    first, PiT returns nothing else.
 
     Raises:
-        DataError: the network does not say it, and the positions are not a square.
+        DataError: the network does not count them, and the other states are not a square.
     """
     stated = getattr(model, "num_prefix_tokens", None)
     if stated is not None:

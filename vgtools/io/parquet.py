@@ -163,7 +163,7 @@ class Groups:
 
 
 def _is_same(value: Any, stored: Any) -> bool:
-    """Return whether a value of JSON is what is read back; null may mean a key that lacks."""
+    """Return whether a value of JSON is read back as it was; null may stand for no key."""
     if isinstance(value, dict) and isinstance(stored, dict):
         keys = value.keys() | stored.keys()
         return all(_is_same(value.get(key), stored.get(key)) for key in keys)
