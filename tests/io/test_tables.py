@@ -10,6 +10,7 @@ import json
 import os
 import random
 import sys
+from array import array
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -279,6 +280,12 @@ def test_a_column_of_bytes_is_a_text_or_the_images(tmp_path: Path, kind: pa.Data
     save(text=texts, split=splits, photo=pa.array(photos, kind))
     assert [row["split"] for row in table_rows(path)] == ["test", "train"]
     assert [picture.data for picture in pictures(path)] == photos
+    raw = pa.array([b"\xff\x00", b"\xfe\x01"], kind)
+    save(text=pa.array(["a", "b"]), id=raw, md5=pa.array([b"\xff" * 16] * 2, pa.binary(16)))
+    assert [row["text"] for row in table_rows(f"{path}#bytes=id")] == ["a", "b"]
+    save(text=pa.array(["a", "b"]), md5=pa.array([b"\xff" * 16] * 2, pa.binary(16)))
+    assert not holds_pictures(path), "a hash is no picture"
+    assert [*table_rows(path)] == [{"text": text, "md5": None} for text in "ab"]
     save(text=texts, id=splits, fold=splits)
     rows = [*table_rows(f"{path}#split=fold,text=text")]
     assert [(row["split"], row["id"]) for row in rows] == [("test", "test"), ("train", "train")]
@@ -342,6 +349,19 @@ def test_a_file_that_marks_no_string_has_names_in_its_bytes(tmp_path: Path, form
     path = save()
     assert [picture.data for picture in pictures(path)] == columns["image"]
     assert [row["image"] for row in table_rows(path)] == ["x:1", "x:2"]
+
+
+def test_damaged_bytes_of_a_file_without_strings_are_an_error(tmp_path: Path) -> None:
+    offsets = pa.py_buffer(array("i", [0, 9, 3, 12]).tobytes())
+    data = pa.py_buffer(b"\x89PNG\x89PNG\x89PNG")
+    column = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, data])
+    table = pa.record_batch([column], ["photo"])
+    path = tmp_path / "x.arrow"
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_batch(table)
+    with pytest.raises(DataError, match=r"x\.arrow:2: is damaged") as error:
+        list(pictures(path))
+    assert error.value.code == Exit.DATA
 
 
 def test_without_pyarrow_the_command_that_installs_it_is_named(

@@ -95,6 +95,12 @@ def test_a_head_that_reads_up_to_the_padding_needs_its_token(tmp_path: Path) -> 
     assert caught.value.code == Exit.CONFIG
 
 
+def test_a_head_that_reads_every_token_needs_no_padding_token(tmp_path: Path) -> None:
+    more = {"num_key_value_heads": 2, "pad_token_id": None}
+    encoder = load_with_head(save(tmp_path, "qwen2", **more), "TokenClassification", 0, {})
+    assert encoder.model.config.pad_token_id is None
+
+
 @pytest.mark.parametrize("family", ["bert", "roformer", "convbert"])
 def test_a_choice_is_not_scored_by_its_padding(tmp_path: Path, family: str) -> None:
     more = {"embedding_size": 16, "initializer_range": 0.5}

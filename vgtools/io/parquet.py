@@ -119,7 +119,7 @@ class Groups:
             self._refuse(rows, key, str(error), kind)
         # pyarrow cuts 3.8 to 3 in a column of integers, and leaves out keys of objects that the
         # first lacked. Declared columns have values of vg's own.
-        if not first and kind != self._declared.get(key):
+        if not first and kind != self._declared.get(key) and not _has_type(values, kind):
             for value, stored in zip(values, array.to_pylist(), strict=True):
                 if not _is_same(value, stored):
                     self._refuse(rows, key, f"{value!r:.60} would become {stored!r:.60}", kind)
@@ -160,6 +160,16 @@ class Groups:
         whole.write_metadata_file(data)
         # Metadata alone start with the magic, as the rows do if there are any.
         return data.getvalue()[len(_MAGIC) if start else 0 :]
+
+
+def _has_type(values: Sequence[Any], kind: Any) -> bool:
+    """Return whether values alone would be a column of a type: then they fit into it whole."""
+    import pyarrow as pa
+
+    try:
+        return bool(pa.array(values).type == kind)
+    except _MISFITS:
+        return False
 
 
 def _is_same(value: Any, stored: Any) -> bool:

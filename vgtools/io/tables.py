@@ -36,7 +36,7 @@ _Convert = Callable[["pa.RecordBatch", int], list[Any]]
 _ROWS = 1024  # rows of a batch
 _PICTURES = 16  # rows of a batch with the bytes of images
 _BUFFER = 1 << 20  # bytes of a column that are read at a time
-_STRINGS = ("text", "split", "id")  # keys of strings, which some writers do not mark as such
+_STRINGS = ("text", "split")  # keys of strings, which some writers do not mark as such
 _STREAM = b"\xff\xff\xff\xff"  # starts each message of an Arrow stream
 _END = _STREAM + bytes(4)  # ends it: without this, batches may be missing
 
@@ -163,11 +163,11 @@ class _OpenTable:
             self._is_made = ABOUT in (self._schema.metadata or {})
             keys = keys_of(self._schema.names, path, self._fields)
             self.close = opened.pop_all().close
-        strings = {keys.get(key) for key in _STRINGS} | self._unmarked()
+        self._strings = {keys.get(key) for key in _STRINGS} | self._unmarked(keys.get("id"))
         stored = [
             column.name
             for column in self._schema
-            if _is_stored(column.type) and column.name not in strings
+            if _is_stored(column.type) and column.name not in self._strings
         ]
         self.unnamed = stored if len(stored) > 1 else []
         chosen = keys.get("bytes"), keys.get("image"), stored[0] if len(stored) == 1 else None
@@ -177,22 +177,32 @@ class _OpenTable:
             self.keys.setdefault("image", "")
         self.stored = self.field("bytes") or str(self.picture)
 
-    def _unmarked(self) -> set[str]:
-        """Return the columns of bytes that are strings, in a file that marks no column as such."""
+    def _unmarked(self, key: str | None) -> set[str]:
+        """Return the columns of bytes that are strings, as their first values show.
+
+        They are looked at in a file that marks no column as strings; elsewhere only the column of
+        ids is, `key`.
+        """
+        import pyarrow as pa
         from pyarrow import types
 
-        if any(types.is_string(kind) or types.is_large_string(kind) for kind in self._schema.types):
-            return set()
         names = [column.name for column in self._schema if _is_bytes(column.type)]
-        with _faults(self._path, 1):
+        if any(types.is_string(kind) or types.is_large_string(kind) for kind in self._schema.types):
+            names = [name for name in names if name == key]
+        if not names:
+            return set()
+        # Whoever reads the rows reports their faults.
+        with suppress(pa.ArrowException, ValueError, OverflowError, OSError):
             if self._is_parquet:
                 some = next(self._file.iter_batches(_PICTURES, columns=names), None)
             else:
                 with open_file(file_of(self._path)) as stream:  # a stream is read once
                     some = next(_batches(_arrow_reader(stream, file_of(self._path))), None)
                     some = some and some.select(names).slice(0, _PICTURES)
-            values = {} if some is None else some.to_pydict()
-        return {name for name, found in values.items() if _are_strings(found)}
+            if some is not None:
+                some.validate(full=True)  # damaged offsets would crash the process
+                return {name for name, found in some.to_pydict().items() if _are_strings(found)}
+        return set()
 
     def field(self, name: str) -> str:
         """Return a field of the images, named as a column is; "" if they have none of the name."""
@@ -270,7 +280,7 @@ class _OpenTable:
         quick: list[Any] | None = _quick(array)
         if quick is not None:
             return quick
-        if _is_bytes(array.type) and self.keys[key] in self._schema.names:
+        if _is_bytes(array.type) and self.keys[key] in self._strings:
             array = array.cast("binary").cast("large_string")
         values: list[Any] = array.to_pylist()
         return orjson.loads(orjson.dumps(values, default=_plain))  # type: ignore[no-any-return]
@@ -381,7 +391,7 @@ def _is_stored(kind: pa.DataType) -> bool:
 
     if types.is_struct(kind):
         return any(field.name == "bytes" and _is_stored(field.type) for field in kind)
-    return _is_bytes(kind)
+    return _is_bytes(kind) and not types.is_fixed_size_binary(kind)  # those are hashes
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

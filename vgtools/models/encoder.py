@@ -364,7 +364,8 @@ def load_with_head(ref: str, network: str, seed: int, settings: Mapping[str, Any
     if model.config.model_type in _SCORED_BY_LAST and hasattr(model, "sequence_summary"):
         # In the configuration as well, for whoever opens the saved network.
         model.sequence_summary.summary_type = model.config.summary_type = "first"
-    if hasattr(model, "score") and model.config.pad_token_id is None:
+    has_end = network == "SequenceClassification" and hasattr(model, "score")
+    if has_end and model.config.pad_token_id is None:
         why = "has a head that reads the last token before the padding, and names no padding token"
         raise DataError(f'{why}; set "pad_token_id" in its config.json', ref, code=Exit.CONFIG)
 

@@ -91,6 +91,8 @@ def test_the_model_of_a_tokenizer_decides_the_kind_of_its_vocabulary() -> None:
     clip = _Vocabulary.of(merges)
     assert clip.closes.tolist() == [False] * 5 + [True]
     assert not clip.opens.any()
+    merges = Tokenizer(models.BPE(vocabulary, [], continuing_subword_prefix="##"))
+    assert _Vocabulary.of(merges).opens.tolist() == pieces.opens.tolist()
 
 
 def test_the_index_holds_the_models_own_image_features(bank: Path) -> None:

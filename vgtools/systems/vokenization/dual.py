@@ -243,12 +243,12 @@ class _Vocabulary(NamedTuple):
         # Any vocabulary may have an entry that looks like one of another kind's.
         model: Any = tokenizer.model
         end = getattr(model, "end_of_word_suffix", None)  # CLIP: </w>
-        by_middle = type(model).__name__ == "WordPiece"  # BERT: ##
+        middle = getattr(model, "continuing_subword_prefix", None)  # BERT: ##
         for token, i in vocabulary.items():
             if end:
                 found.closes[i] = token.endswith(end)
-            elif by_middle:
-                found.opens[i] = not token.startswith(model.continuing_subword_prefix)
+            elif middle:
+                found.opens[i] = not token.startswith(middle)
             else:
                 found.opens[i] = token.startswith(_SPACES)
                 found.spaced[i] = vocabulary.get(_SPACES[0] + token, i)
