@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.tiny.s3 import Server
@@ -20,6 +21,10 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 # One thread per process, unless asked for more: tests are many and tiny, and run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
+
+# A machine that does other work is slow; no test rests on the time of one example.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
