@@ -293,6 +293,13 @@ def test_a_lock_that_a_kill_left_does_not_make_another_folder_a_run(tmp_path: Pa
         own.open("toy", {"a": 1}, True)
     assert (folder / "encoder" / "model.safetensors").read_text() == "mine"
     (folder / ".run.json.vg.tmp").touch()  # which a killed run has had from its start
+    with (
+        pytest.raises(DataError, match=r"encoder/model\.safetensors: exists, and vg does not know"),
+        session(folder, quiet=True) as own,
+    ):
+        own.open("toy", {"a": 1}, True)
+    assert (folder / "encoder" / "model.safetensors").read_text() == "mine"
+    (folder / "encoder" / "model.safetensors").unlink()
     with session(folder, quiet=True) as own:
         assert not own.open("toy", {"a": 1}, True).complete
     assert (folder / ".run.json.vg.tmp").exists(), "what the killed run began is still there"
@@ -356,6 +363,27 @@ def test_a_restart_keeps_what_the_user_added_to_a_run(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     run.discard_former()
     assert sorted(path for path in folder.rglob("*") if path.is_file()) == sorted(mine)
+
+
+def test_a_restart_of_an_unfinished_run_keeps_a_network_that_is_not_known_for_its_own(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    run = TrainingRun(folder, "toy", {"a": 1})
+    for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
+        run.save()
+    (folder / "encoder").mkdir()
+    for name in ("complete", "config.json", "tokenizer.json"):
+        (folder / "encoder" / name).write_text("x")
+    again = TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",))
+    assert not again.complete
+    (folder / "encoder/complete").unlink()
+    with pytest.raises(
+        DataError, match=r"encoder/\w+\.json: exists, and vg does not know"
+    ) as error:
+        TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=(r"part-\d+",))
+    assert error.value.code == Exit.CANNOT_CREATE
+    assert (folder / "encoder/config.json").read_text() == "x"
 
 
 # ----------------------------------------------------------------------------------------- records

@@ -382,6 +382,13 @@ def load_with_head(ref: str, network: str, seed: int, settings: Mapping[str, Any
     return as_encoder(model, tokenizer, ref, folder=folder)
 
 
+def is_written(folder: Path) -> bool:
+    """Return whether `save_pretrained` wrote the files of a folder, or there are none."""
+    complete = folder / "complete"
+    known = complete.is_file() or own.temporary(complete).is_file()
+    return known or not own_files_below(folder)
+
+
 def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     """Write a network and its tokenizer as transformers does, replacing an older network.
 
@@ -394,9 +401,8 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     folder = Path(folder)
     complete = folder / "complete"
     sign = own.temporary(complete)
-    if not (complete.is_file() or sign.is_file()):
-        for file in own_files_below(folder):
-            raise own.not_ours(file)
+    if not is_written(folder):
+        raise own.not_ours(own_files_below(folder)[0])
     claim_run(folder, complete.name, own.begins(b""))
     own.remove_tree(folder, RUN_FILE)
     with file_errors(folder, reading=False):
