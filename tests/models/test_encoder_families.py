@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -17,8 +18,9 @@ from transformers import (
 
 from tests.models.test_encoder import save_tiny_bert
 from vgtools.io.errors import DataError, Exit
-from vgtools.models.encoder import load_encoder, load_with_head
+from vgtools.models.encoder import load_encoder, load_masked_lm, load_with_head
 from vgtools.models.masked_lm import mlm_hidden
+from vgtools.models.weights import compare_encoders
 
 SHAPE = {
     "vocab_size": 40,
@@ -74,6 +76,33 @@ def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path, family: str) -> No
     with pytest.raises(DataError, match=f"is a {family}, an encoder with a decoder") as caught:
         load_encoder(ref)
     assert caught.value.code == Exit.CONFIG
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.uint8, torch.bool, torch.float8_e4m3fn])
+def test_weights_that_are_quantised_are_refused(tmp_path: Path, kind: torch.dtype) -> None:
+    ref = save(tmp_path, "bert", AutoModelForMaskedLM)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    name = "bert.encoder.layer.0.output.dense.weight"
+    position = {"bert.embeddings.position_ids": torch.arange(12)[None]}  # no weight
+    save_file(tensors | position, file, {"format": "pt"})
+    assert load_encoder(ref).width == 16
+    scale = {name.replace("weight", "weight_scale"): torch.ones(1)}
+    save_file(tensors | {name: (10 * tensors[name]).to(kind)} | scale, file, {"format": "pt"})
+    for load in (
+        load_encoder,
+        load_masked_lm,
+        lambda ref: compare_encoders([ref, ref], None, None, 0),
+    ):
+        with pytest.raises(DataError, match=f"has {name} as .*, expected floating-point") as caught:
+            load(ref)
+        assert (caught.value.code, str(caught.value.file)) == (Exit.DATA, str(file))
+    # transformers leaves out settings of a kind that it does not know.
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "nobody's"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="choose weights that are not quantised"):
+        load_encoder(ref)
 
 
 @pytest.mark.parametrize("family", ["mobilebert", "esm"])

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from vgtools.io.artifact import LARGEST
 from vgtools.io.errors import DataError, Exit, amount, is_out_of_memory, name_of
 from vgtools.io.files import read_json
@@ -424,18 +426,43 @@ def safetensors_files(folder: Path) -> list[Path]:
     """Return the files of a folder's weights: `model.safetensors`, or else every safetensors file.
 
     Raises:
-        DataError: there is none (66); pickles are named (65).
+        DataError: there is none (66); pickles are named, or weights are whole numbers (65).
     """
     files = sorted(file for file in folder.glob("*.safetensors") if file.is_file())
     if files:
         main = folder / "model.safetensors"
-        return [main] if main in files else files
+        files = [main] if main in files else files
+        for file in files:
+            _refuse_quantised(file)
+        return files
     suffixes = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
     pickled = sorted(p.name for p in folder.iterdir() if p.suffix in suffixes)
     if pickled:
         why = "which can run code when read and are refused; convert them to safetensors"
         raise DataError(f"has only pickled weights ({', '.join(pickled)}), {why}", folder)
     raise DataError("holds no *.safetensors weights", folder, code=Exit.NO_INPUT)
+
+
+_FLOATING = ("F64", "F32", "F16", "BF16")
+
+
+def _refuse_quantised(file: Path) -> None:
+    """Refuse weights that are whole or short numbers, whose scales nobody would read.
+
+    Raises:
+        DataError: a weight is of another type than a floating-point one of 16 bits or more (65).
+    """
+    try:
+        with open(file, "rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            header = orjson.loads(stream.read(min(size, _LARGEST)))
+        types = {name: str(x["dtype"]) for name, x in header.items() if "dtype" in x}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return  # whoever reads the weights reports a damaged file
+    for name, kind in types.items():
+        if name.endswith("weight") and kind not in _FLOATING:
+            why = f"has {name} as {kind}, expected floating-point numbers of 16 bits or more"
+            raise DataError(f"{why}; choose weights that are not quantised", file)
 
 
 def check_whole(
