@@ -13,6 +13,7 @@ import pytest
 from vgtools.io.errors import DataError
 from vgtools.io.files import dumps
 from vgtools.io.streams import Window
+from vgtools.io.written import seal
 from vgtools.text.vokens import VokenWriter, parse_rows
 
 
@@ -78,3 +79,24 @@ def test_a_text_that_is_too_long_to_be_tokenised_is_named() -> None:
     why = r"^x:8: has a text of 1,000,001 characters, expected at most 1,000,000; vg prepare sent"
     with pytest.raises(DataError, match=why):
         parse_rows([json.dumps(most), json.dumps(more)], "x", 7)
+
+
+@pytest.mark.parametrize("key", ["rows", "tokens"])
+@pytest.mark.parametrize("name", ["o.jsonl", "o.parquet", "o.npy"])
+def test_a_journal_without_a_count_is_refused(tmp_path: Path, name: str, key: str) -> None:
+    """Whoever edits it may seal it again; packed rows would end elsewhere."""
+    path = tmp_path / name
+    row = row_of(3) | {"id": "a", "more": 1}
+    with pytest.raises(KeyboardInterrupt), VokenWriter(str(path), {}) as out:
+        out.write([row], np.array([1, 2, 3]))
+        out.commit("")
+        raise KeyboardInterrupt
+    journal = tmp_path / f"{name}.journal"
+    body = json.loads(journal.read_bytes())
+    del body["sha256"], body["state"]["counts"][key]
+    journal.write_bytes(dumps(body | {"sha256": seal(body)}))
+    with (
+        pytest.raises(DataError, match=f'"{key}" is missing; --restart starts over'),
+        VokenWriter(str(path), {}),
+    ):
+        pass

@@ -27,6 +27,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
 from vgtools.io.names import is_shards
 from vgtools.io.output import Output
+from vgtools.io.parts import damaged
 from vgtools.io.streams import TEXT_CHARS, Line, Window, check_length, parse_json, require
 from vgtools.io.written import manifest_beside
 
@@ -352,7 +353,13 @@ class VokenWriter:
 
     def __enter__(self) -> VokenWriter:
         self._out.__enter__()
-        self.counts |= self._out.state.get("counts", {})
+        found = self._out.state.get("counts", {})
+        missing = min(self.counts.keys() - found.keys(), default=None) if found else None
+        if missing:  # anybody can seal a journal; packed rows would end elsewhere
+            error = damaged(Path(self.path), f'its journal is damaged: "{missing}" is missing')
+            self._out.__exit__(type(error), error, None)
+            raise error
+        self.counts |= found
         return self
 
     @property
