@@ -119,10 +119,9 @@ class Groups:
             self._refuse(rows, key, str(error), kind)
         # pyarrow cuts 3.8 to 3 in a column of integers, and leaves out keys of objects that the
         # first lacked. Declared columns have values of vg's own.
-        if not first and kind != self._declared.get(key) and not _has_type(values, kind):
-            for value, stored in zip(values, array.to_pylist(), strict=True):
-                if not _is_same(value, stored):
-                    self._refuse(rows, key, f"{value!r:.60} would become {stored!r:.60}", kind)
+        fits = first or kind == self._declared.get(key) or _has_type(values, kind)
+        if not (fits or _is_same(values, array.to_pylist())):
+            self._refuse(rows, key, "a value would become another", kind)
         return array
 
     def _refuse(self, rows: Sequence[Row], key: str, why: str, kind: Any = None) -> NoReturn:
@@ -138,6 +137,8 @@ class Groups:
             else:
                 if key not in row or (kind is not None and _is_same(row[key], stored)):
                     continue
+                if kind is not None:
+                    why = f"{row[key]!r:.60} would become {stored!r:.60}"
             expected = f"a column of {kind}" if kind is not None else "a column of Parquet"
             why = f'"{key}" does not fit into {expected}: {why}; rows of any keys go into .jsonl'
             raise DataError(why, self._path, number)

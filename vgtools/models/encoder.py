@@ -382,11 +382,16 @@ def load_with_head(ref: str, network: str, seed: int, settings: Mapping[str, Any
     return as_encoder(model, tokenizer, ref, folder=folder)
 
 
-def is_written(folder: Path) -> bool:
-    """Return whether `save_pretrained` wrote the files of a folder, or there are none."""
+def check_network(folder: Path) -> None:
+    """Refuse a folder of files with the names of a network's that `save_pretrained` did not write.
+
+    Raises:
+        DataError: there is one (73).
+    """
     complete = folder / "complete"
-    known = complete.is_file() or own.temporary(complete).is_file()
-    return known or not own_files_below(folder)
+    if not (complete.is_file() or own.temporary(complete).is_file()):
+        for file in own_files_below(folder):
+            raise own.not_ours(file)
 
 
 def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
@@ -401,8 +406,7 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     folder = Path(folder)
     complete = folder / "complete"
     sign = own.temporary(complete)
-    if not is_written(folder):
-        raise own.not_ours(own_files_below(folder)[0])
+    check_network(folder)
     claim_run(folder, complete.name, own.begins(b""))
     own.remove_tree(folder, RUN_FILE)
     with file_errors(folder, reading=False):
@@ -562,10 +566,10 @@ def _pretrained(
         )
         raise DataError(f"{why} can be fine-tuned", ref, code=Exit.CONFIG)
     tokenizer = load_tokenizer(str(folder))
-    if network is AutoModel and config.get("is_encoder_decoder"):
-        why = f"is a {config.get('model_type')}, an encoder with a decoder; expected an encoder"
-        raise DataError(f"{why} of texts like BERT or RoBERTa", ref, code=Exit.CONFIG)
     if network is AutoModel:
+        if config.get("is_encoder_decoder"):
+            why = f"is a {config.get('model_type')}, an encoder with a decoder; expected an encoder"
+            raise DataError(f"{why} of texts like BERT or RoBERTa", ref, code=Exit.CONFIG)
         network = _text_side(config) or network
         tokenizer = as_trained(tokenizer, folder)
     with quiet_transformers():

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from vgtools.io.artifact import LARGEST
 from vgtools.io.errors import DataError, Exit, amount, is_out_of_memory, name_of
 from vgtools.io.files import read_json
@@ -452,12 +450,13 @@ def _refuse_quantised(file: Path) -> None:
     Raises:
         DataError: a weight is of another type than a floating-point one of 16 bits or more (65).
     """
+    from safetensors import SafetensorError, safe_open
+
     try:
-        with open(file, "rb") as stream:
-            size = int.from_bytes(stream.read(8), "little")
-            header = orjson.loads(stream.read(min(size, _LARGEST)))
-        types = {name: str(x["dtype"]) for name, x in header.items() if "dtype" in x}
-    except (OSError, ValueError, AttributeError, TypeError):
+        with safe_open(file, "np") as opened:
+            names = [*opened.keys()]
+            types = {name: opened.get_slice(name).get_dtype() for name in names}
+    except (SafetensorError, OSError):
         return  # whoever reads the weights reports a damaged file
     for name, kind in types.items():
         if name.endswith("weight") and kind not in _FLOATING:

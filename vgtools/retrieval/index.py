@@ -492,18 +492,20 @@ def matcher_path(index: Index, run: str | None = None) -> str:
             raise DataError(f"{why}; expected the index of a matcher", index.path)
         why = "does not name the matcher that made it; rebuild it with vg build-index"
         raise DataError(why, index.path)
-    if run is None and "encoder" in named:  # a model that is not a folder
+    if run:
+        return run
+    if "encoder" in named:  # a model that is not a folder
         return str(named["encoder"])
-    if run is None and is_public(str(named.get("run"))):
-        return placed(str(named["run"]), models=True)
+    place = str(named.get("run", ""))
+    if is_public(place):
+        return placed(place, models=True)
     folder = Path(index.path).parent
-    path = run or os.path.normpath(folder / str(named.get("run", "")))
-    pushed = folder / pushed_name(str(named.get("run", "")))
+    path = os.path.normpath(folder / place)
+    pushed = folder / pushed_name(place)
     # The path may lead to a folder all the same: the index may have been in the run.
-    is_run = [(Path(place) / "run.json").is_file() for place in (path, pushed)]
-    if run is None and is_run == [False, True]:
+    if not Path(path, "run.json").is_file() and (pushed / "run.json").is_file():
         return str(pushed)
-    if run is None and not os.path.isdir(path):
+    if not os.path.isdir(path):
         why = f"its matcher {path} does not exist; give its new place with --matcher"
         raise DataError(why, index.path, code=Exit.NO_INPUT)
     return path

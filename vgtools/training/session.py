@@ -39,7 +39,7 @@ from vgtools.io.output import files_of
 from vgtools.io.own import atomic_write
 from vgtools.io.process import Lock, Progress, Stop, remove_left
 from vgtools.io.written import check_file
-from vgtools.models.encoder import Encoder, is_written, save_pretrained
+from vgtools.models.encoder import Encoder, check_network, save_pretrained
 from vgtools.models.references import pick_device
 from vgtools.models.runs import NETWORKS, save_run
 from vgtools.models.sealed import (
@@ -466,9 +466,8 @@ class TrainingRun:
         try:
             info = read_run(self.path)
         except DataError:  # unfinished or damaged
-            for network in (self.path / name for name in NETWORKS):
-                if not is_written(network):
-                    raise own.not_ours(own_files_below(network)[0]) from None
+            for name in NETWORKS:
+                check_network(self.path / name)
             # A seed of a run has a checkpoint of its own.
             for checkpoint in self.path.rglob(_CHECKPOINT):
                 for name, sha256 in _noted_parts(checkpoint).items():

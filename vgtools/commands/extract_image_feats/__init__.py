@@ -126,15 +126,15 @@ def extract_image_feats(
     )
     named = [*places, *(boxes.regions or []), boxes.detector]
     read = [name for name in named if name not in ("-", "grid", None)]
-    inputs: Inputs | None = None
+    # The inputs of shards may be larger than one can hash.
+    inputs: Inputs | list[str] = read
     images = sources.Images(places, limit)  # first: a bad source is reported at once
     whole = None
     if output.endswith("/") or target.dry_run:
         images.check_unique()
     else:
-        # The inputs of shards may be larger than one can hash.
-        inputs = Inputs(read)
         whole = images.open([Piece(place) for place in places])
+        inputs = Inputs(read)
         inputs.facts["listing"] = whole.listing
     device = device_type(runtime.device)
     here = runtime
@@ -150,7 +150,7 @@ def extract_image_feats(
         target,
         name="extract-image-feats",
         unit="images",
-        inputs=read if inputs is None else inputs,
+        inputs=inputs,
         default_size=_CPU_SHARD if device == "cpu" else _GPU_SHARD,
         cut=partial(_cut, images),
         total=None if whole is None else whole.total,
