@@ -6,12 +6,12 @@ the row of images also timm and Pillow), so that `python3 tests/benchmarks/gpu.p
 checkout. It ends within --minutes: parts that do not fit are named, not shortened.
 
 On paper one H100 reaches a million tokens per second of `vokenize` in bfloat16, and steps 45 % of
-its products. An H200 measured 800,000, and 24 %; `earlier.json` has its rows, which --keep updates.
+its products. An H200 measured 880,000, and 24 %; `earlier.json` has its rows, which --keep updates.
 
 - products: FLOP/s of the best matrix product in float32, TF32 and bfloat16;
 - vokenize: tokens per second, and the seconds of host, encoder and search by themselves;
 - search: exact search among 50,000 and 1,000,000 vectors, a sample compared with float64;
-- steps: masked words, joint, XDBERT; with --compile's encoder; fine-tuning; an epoch of a matcher;
+- steps: masked words and joint, also with --compile; XDBERT; fine-tuning; an epoch of a matcher;
 - images: features of pixels that are in memory, and of photos that are decoded meanwhile.
 
 `peak` is the share of the best product's rate in the same type, `idle` the share of the time in
@@ -100,6 +100,7 @@ from vgtools.training.steps import StepPlan, plan, prefetch, step_batches  # noq
 Array = np.ndarray[Any, Any]
 MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", START, END)
 BLOCK = 128
+DRAWN = 256  # photos; further ones are links to them
 ADAM = {"lr": 1e-4, "clip": 1.0}
 
 
@@ -119,7 +120,7 @@ class Sizes:
     steps: int
     compiled: tuple[bool, ...]
     captions: int
-    photos: int
+    photos: int  # of which DRAWN differ
 
 
 BERT_BASE = {
@@ -131,7 +132,7 @@ BERT_BASE = {
 SIZES = {
     "gpu": Sizes(
         BERT_BASE, 30_522, 8192, 16_384, (4096, 16_384, 65_536), 50_000, (50_000, 1_000_000),
-        16_384, 256, 8, (False, True), 8192, 512,
+        16_384, 256, 8, (False, True), 8192, 4096,
     ),
     "cpu": Sizes(
         BERT_BASE, 30_522, 1024, 48, (512, 1024), 50_000, (50_000, 200_000), 512, 2, 1, (False,),
@@ -437,45 +438,39 @@ def xdbert_steps(run: Bench) -> None:
     sizes = run.sizes
     rows = sizes.blocks
     for kind, dtype in run.dtypes().items():
-        for compiled in sizes.compiled if dtype == torch.bfloat16 or not run.on_gpu else (False,):
-            student = new_encoder(run)
-            shape = {
-                **sizes.shape,
-                "projection_dim": sizes.shape["hidden_size"],
-                "max_position_embeddings": 77,
-            }
-            teacher = new_teacher(shape, make_tokenizer(), "random")
-            found = tokenize(student.tokenizer, bench.sentences(None, rows * BLOCK // 4))
-            ids = np.column_stack([found.ids, np.full(len(found.ids), -1)])
-            corpus = Corpus([Packed("text", ids, found.starts[1:])], BLOCK - 2)
-            recipe = pairing.PairMasking.of(student.tokenizer)
-            texts = pairing.TeacherText.of(student, teacher, BLOCK)
-            model = XDBert(student.model, teacher.model, XDBertConfig(), dtype=dtype)
-            model = model.to(run.device).train()
-            if compiled:
-                student.model.base_model.compile()
+        student = new_encoder(run)
+        shape = {
+            **sizes.shape,
+            "projection_dim": sizes.shape["hidden_size"],
+            "max_position_embeddings": 77,
+        }
+        teacher = new_teacher(shape, make_tokenizer(), "random")
+        found = tokenize(student.tokenizer, bench.sentences(None, rows * BLOCK // 4))
+        ids = np.column_stack([found.ids, np.full(len(found.ids), -1)])
+        corpus = Corpus([Packed("text", ids, found.starts[1:])], BLOCK - 2)
+        recipe = pairing.PairMasking.of(student.tokenizer)
+        texts = pairing.TeacherText.of(student, teacher, BLOCK)
+        model = XDBert(student.model, teacher.model, XDBertConfig(), dtype=dtype)
+        model = model.to(run.device).train()
 
-            def build(
-                numbers: Array, epoch: int, parts: int, corpus: Corpus = corpus,
-                recipe: Any = recipe, texts: Any = texts,
-            ) -> list[Any]:  # fmt: skip
-                others = pairing.partners(numbers, len(corpus), recipe, epoch)
-                return pairing.collate(
-                    corpus, numbers, others, recipe, texts, epoch, parts, run.device
-                )
+        def build(
+            numbers: Array, epoch: int, parts: int, corpus: Corpus = corpus,
+            recipe: Any = recipe, texts: Any = texts,
+        ) -> list[Any]:  # fmt: skip
+            others = pairing.partners(numbers, len(corpus), recipe, epoch)
+            return pairing.collate(corpus, numbers, others, recipe, texts, epoch, parts, run.device)
 
-            whole = plan(len(corpus), rows, rows, steps=10**6)
-            batches = endless(step_batches(len(corpus), 0, whole, build))
-            tokens = rows * BLOCK
-            # Student, teacher and both streams of the layers over them, whose feed-forward comes
-            # after two attentions; the teacher's blocks have about as many tokens.
-            width, inner = sizes.shape["hidden_size"], sizes.shape["intermediate_size"]
-            over = 2 * 2 * 2 * (8 * width**2 + 2 * width * inner)
-            heads = 0.15 * 2 * width * (width + sizes.vocabulary)
-            flops = tokens * (2 * flops_of_layers(run) + over + heads)
-            weights = dict.fromkeys(LOSSES, 1.0)
-            what = f"xdbert step, {kind}{', compiled' if compiled else ''}"
-            steps(run, what, model, batches, weights, tokens, flops, dtype)
+        whole = plan(len(corpus), rows, rows, steps=10**6)
+        batches = endless(step_batches(len(corpus), 0, whole, build))
+        tokens = rows * BLOCK
+        # Student, teacher and both streams of the layers over them, whose feed-forward comes
+        # after two attentions; the teacher's blocks have about as many tokens.
+        width, inner = sizes.shape["hidden_size"], sizes.shape["intermediate_size"]
+        over = 2 * 2 * 2 * (8 * width**2 + 2 * width * inner)
+        heads = 0.15 * 2 * width * (width + sizes.vocabulary)
+        flops = tokens * (2 * flops_of_layers(run) + over + heads)
+        weights = dict.fromkeys(LOSSES, 1.0)
+        steps(run, f"xdbert step, {kind}", model, batches, weights, tokens, flops, dtype)
 
 
 def finetuning(run: Bench) -> None:
@@ -554,7 +549,10 @@ def images(run: Bench) -> None:
     from vgtools.images.sources import open_source
 
     with tempfile.TemporaryDirectory() as folder:
-        draw_photos(Path(folder), run.sizes.photos)
+        photos = run.sizes.photos
+        draw_photos(Path(folder), min(photos, DRAWN))
+        for number in range(DRAWN, photos):
+            Path(folder, f"{number}.jpg").hardlink_to(Path(folder, f"{number % DRAWN}.jpg"))
         for kind, dtype in run.dtypes().items():
             torch.manual_seed(0)
             net = timm.create_model("resnet50" if run.sizes.square > 128 else "resnet10t")
@@ -565,7 +563,7 @@ def images(run: Bench) -> None:
             pixels = np.random.default_rng(0).integers(0, 255, (size, *maker.input_shape), np.uint8)
 
             def preloaded(maker: Featurizer = maker, pixels: Array = pixels) -> None:
-                for _ in range(run.sizes.photos // len(pixels) or 1):
+                for _ in range(photos // len(pixels) or 1):
                     maker.features(pixels)
 
             def decoded(maker: Featurizer = maker) -> None:
@@ -573,10 +571,10 @@ def images(run: Bench) -> None:
                     pass
 
             preloaded()
-            count = max(1, run.sizes.photos // size) * size
+            count = max(1, photos // size) * size
             for name, work, number in (
                 ("preloaded", preloaded, count),
-                ("decoded", decoded, run.sizes.photos),
+                ("decoded", decoded, photos),
             ):
                 seconds, others = run.measured(work)
                 run.report(f"images, {kind}, {name}", number / seconds, "images/s", **others)
