@@ -311,7 +311,9 @@ def test_what_cannot_be_searched_is_refused_with_its_row(
     assert not (tmp_path / "vg.faiss").exists()
 
 
-def test_ids_come_from_rows_and_columns(bank: Path, tmp_path: Path) -> None:
+def test_ids_come_from_rows_and_columns(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = save(tmp_path, np.load(bank / "feats.npy"))
     names = (bank / "feats.ids").read_text().split()
     parquet.write_table(pa.table({"file": names}), tmp_path / "x.parquet")
@@ -320,6 +322,9 @@ def test_ids_come_from_rows_and_columns(bank: Path, tmp_path: Path) -> None:
         out = tmp_path / f"{number}.faiss"
         assert build(bank, out, given[0], "--ids", tmp_path / ids) == 0
         assert out.with_suffix(".ids").read_text().split() == names
+    (tmp_path / "x.ndjson").write_text((tmp_path / "x.jsonl").read_text())
+    assert build(bank, tmp_path / "n.faiss", given[0], "--ids", tmp_path / "x.ndjson") == 65
+    assert "x.ndjson:1: holds rows of JSON" in capsys.readouterr().err
 
 
 def test_flags_that_do_not_go_together(

@@ -143,6 +143,19 @@ def test_arrays_and_their_boxes(capfd: pytest.CaptureFixture[str]) -> None:
     assert regions("a.tsv", "b.jsonl") == Exit.USAGE
 
 
+def test_arrays_of_vg_have_names_that_boxes_could_contradict(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    row = {"image": "b", "width": 100, "height": 50, "boxes": [BOXES[0]]}
+    Path("b.jsonl").write_text(json.dumps(row) + "\n")
+    Path("own.tsv").write_text(lxmert("a", FEATURES[:1], BOXES[:1]))
+    assert cli.run(["prepare", "regions", "own.tsv", "-o", "own.npy"]) == Exit.OK
+    assert regions("own.npy", "b.jsonl") == Exit.DATA
+    assert "own.npy: was written by vg" in capfd.readouterr().err
+    Path("own.json").unlink()
+    assert regions("own.npy", "b.jsonl") == Exit.OK
+
+
 def test_other_names_of_the_objects_are_other_settings() -> None:
     Path("a.tsv").write_text(lxmert("COCO_1", FEATURES, BOXES))
     Path("names.txt").write_text("dog\ncat\n")

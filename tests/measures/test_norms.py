@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from vgtools.io.errors import DataError
 from vgtools.measures.norms import Norms, read_norms
 from vgtools.measures.ridge import cross_validated
+from vgtools.measures.run import open_evaluation
 
 RNG = np.random.default_rng(0)
 WORDS = [f"w{n}" for n in range(30)]
@@ -88,3 +91,20 @@ def test_numbers_and_classes(tmp_path: Path) -> None:
 def test_refusals(tmp_path: Path, values: list[tuple[int, Any]], why: str) -> None:
     with pytest.raises(DataError, match=why):
         read_norms(rows(tmp_path, *values))
+
+
+@pytest.mark.parametrize("name", ["n.csv", "n.tsv", "n.parquet", "n.jsonl"])
+def test_a_table_of_norms_is_no_table_of_pairs(tmp_path: Path, name: str) -> None:
+    rows = [{"word": word, "norm": "concrete", "value": n / 4} for n, word in enumerate(WORDS)]
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif name.endswith("jsonl"):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        tab = "," if name.endswith("csv") else "\t"
+        lines = [[*rows[0]], *([str(cell) for cell in row.values()] for row in rows)]
+        path.write_text("".join(tab.join(line) + "\n" for line in lines))
+    (found,) = open_evaluation(str(path))
+    assert isinstance(found, Norms)
+    assert found.items.gold.tolist() == [n / 4 for n in range(30)]

@@ -16,6 +16,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Tally
 from vgtools.io.files import open_npy
 from vgtools.io.streams import read_jsonl, read_lines
+from vgtools.io.written import manifest_beside
 
 # The columns of a line, in order; the arrays are base64 of little-endian numbers.
 _LXMERT = (
@@ -133,8 +134,13 @@ def read_arrays(
         tally: handles bad rows.
 
     Raises:
-        DataError: the numbers of both differ, or through the tally a row that cannot be used.
+        DataError: the array is of vg, the numbers of both differ (65), or through the tally a row
+            that cannot be used.
     """
+    if manifest_beside(path):
+        # Its images have names, which lines of boxes could not be checked against.
+        why = "was written by vg; expected an array of another program"
+        raise DataError(f"{why}: vg extract-image-feats --regions computes features of boxes", path)
     array = _open_array(path)
     rows = array.reshape(-1, array.shape[-1])
     lines: dict[str, int] = {}  # image -> line

@@ -30,7 +30,7 @@ from vgtools.analysis.looks import photos_of_words, whiten, word_looks
 from vgtools.io.arrays import Array
 from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError
-from vgtools.io.streams import parse_json, read_jsonl, read_lines
+from vgtools.io.streams import read_jsonl
 from vgtools.measures.evaluation import PERMUTED, GoldItems, Measure, content_of
 from vgtools.measures.pairs import cosines
 from vgtools.measures.ridge import FOLDS, cross_validated
@@ -204,12 +204,6 @@ class Alignment(Measure):
             values = shared_neighbours(*both, NEIGHBOURS) if self._neighbours else linear_cka(*both)
             found[known] = values[1]
         return found
-
-
-def are_captions(path: str) -> bool:
-    """Return whether the first row of a file has the keys of captions of photos."""
-    first = next(read_lines(path), "")
-    return first.startswith("{") and parse_json(first, path, 1).keys() >= set(KEYS)
 
 
 def read_photos(path: str, feats: str, seed: int = 0) -> list[Measure]:

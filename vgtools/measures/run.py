@@ -14,8 +14,8 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit, file_errors
-from vgtools.io.names import refuse_stream
-from vgtools.io.streams import parse_json, read_lines
+from vgtools.io.names import is_separated, is_table, refuse_stream
+from vgtools.io.streams import parse_json, read_jsonl, read_lines
 from vgtools.measures import minimal_pairs, photos, prompts
 from vgtools.measures.evaluation import Measure, Measured, content_of, rows_of
 from vgtools.measures.masked_words import read_masked_words
@@ -57,7 +57,7 @@ def open_evaluations(
         refuse_alike([(path, os.path.basename(path)) for path in files])
     found = list[Measure]()
     for path in paths:
-        if feats is not None and photos.are_captions(path):
+        if feats is not None and (_keys_of(path) or set()) >= {*photos.KEYS}:
             found += photos.read_photos(path, feats, seed)
         else:
             found += open_evaluation(path)
@@ -81,18 +81,38 @@ def open_evaluation(path: str) -> list[Measure]:
     Raises:
         DataError: a pipe (usage); it cannot be read, or has rows of no evaluation (65).
     """
-    refuse_stream(path)
-    first = next(read_lines(path), "")
-    if not first.startswith("{"):
+    found = _keys_of(path)
+    if found is None:
+        first = next(read_lines(path), "")
         return [read_sentence_pairs(path) if are_sentences(first) else read_pairs(path)]
-    row = parse_json(first, path, 1)
     for keys, read in BY_KEYS.items():
-        if row.keys() >= set(keys):
+        if found >= set(keys):
             opened = read(path)
             return opened if isinstance(opened, list) else [opened]
     known = "; ".join(", ".join(keys) for keys in (*BY_KEYS, photos.KEYS))
     known += " with --feats"
-    raise DataError(f"the row has the keys {', '.join(row)}; expected {known}", path, 1)
+    raise DataError(f"the row has the keys {', '.join(sorted(found))}; expected {known}", path, 1)
+
+
+def _keys_of(path: str) -> set[str] | None:
+    """Return the keys of a file's first row; None for lines of another form.
+
+    Pairs are published as CSV and TSV too: these hold rows only if their first line names all keys
+    of an evaluation.
+
+    Raises:
+        DataError: a pipe (usage), or it cannot be read.
+    """
+    refuse_stream(path)
+    if is_table(path) and not is_separated(path):
+        return next(({*row} for _, row in read_jsonl(path)), set())
+    first = next(read_lines(path), "")
+    if first.startswith("{"):
+        return {*parse_json(first, path, 1)}
+    if not is_separated(path):
+        return None
+    names = {name.strip(' "') for name in first.split("\t" if "\t" in first else ",")}
+    return names if any(names >= {*keys} for keys in (*BY_KEYS, photos.KEYS)) else None
 
 
 def words_of(evaluations: Sequence[Measure]) -> list[str]:

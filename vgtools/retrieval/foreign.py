@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from vgtools.io.files import open_npy, sha256_file
 from vgtools.io.names import id_fault, is_jsonl, is_table, is_url
 from vgtools.io.records import record_of
 from vgtools.io.remote import fetched, is_folder, names_in
-from vgtools.io.streams import read_jsonl, read_names, require
+from vgtools.io.streams import holds_rows, jsonl_rows, read_jsonl, read_names, require
 from vgtools.io.written import check_hash, manifest_beside
 from vgtools.retrieval.build import NPROBE
 from vgtools.retrieval.index import flat_vectors, lists_of, read_faiss, reason
@@ -352,10 +353,17 @@ def _ids(foreign: Foreign, sizes: Sequence[int]) -> list[str]:
 
 def _named(path: str) -> Iterator[tuple[int, str]]:
     """Yield the ids of a file with their rows: lines, or "image" or "image_path" of rows."""
-    if not is_table(path) and not is_jsonl(path):
-        yield from enumerate(read_names(path), 1)
-        return
-    for number, row in read_jsonl(path):
+    if is_table(path) or is_jsonl(path):
+        rows = read_jsonl(path)
+    else:
+        names = read_names(path)
+        first = next(names, "")
+        names = chain([first] if first else [], names)
+        if not holds_rows(path, first, ()):
+            yield from enumerate(names, 1)
+            return
+        rows = jsonl_rows(map(str.encode, names), path)
+    for number, row in rows:
         key = "image_path" if "image_path" in row and "image" not in row else "image"
         require(row, {key: str}, path, number)
         yield number, row[key]
