@@ -510,6 +510,28 @@ def test_what_is_masked_changes_nothing_whatever_attention_the_checkpoint_names(
         assert network.config._attn_implementation == "sdpa"
 
 
+@pytest.mark.parametrize(
+    "says", [{"return_dict": False}, {"output_attentions": True}, {"output_hidden_states": True}]
+)
+def test_a_network_returns_what_is_asked_for_not_what_its_config_says(
+    tmp_path: Path, says: dict[str, bool]
+) -> None:
+    folder = save_tiny_bert(tmp_path)
+    body = json.loads((folder / "config.json").read_text())
+    ids = torch.arange(5, 12)[None]
+    expected = load_encoder(str(folder)).model(input_ids=ids).last_hidden_state
+    (folder / "config.json").write_text(json.dumps(body | says))
+    for network in (
+        load_encoder(str(folder)).model,
+        load_masked_lm(str(folder)).model.base_model.eval(),
+        load_with_head(str(folder), "SequenceClassification", 0, {}).model.base_model.eval(),
+    ):
+        found = network(input_ids=ids)
+        assert torch.equal(found.last_hidden_state, expected)
+        assert found.attentions is None
+        assert found.hidden_states is None
+
+
 def test_an_architecture_without_fused_attention_is_loaded(tmp_path: Path) -> None:
     from transformers import MPNetConfig, MPNetModel
 

@@ -370,6 +370,10 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
+# The outputs of a network, where a call asks for no others.
+_RETURNED = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
+
+
 def from_pretrained(
     network: Any, folder: Path, attention: str | None = None, **settings: Any
 ) -> Any:
@@ -377,7 +381,7 @@ def from_pretrained(
 
     Attention is as asked for here, by default torch's fused one wherever the architecture has it.
     An implementation that a config.json names may not be installed, or may read masks in another
-    way.
+    way. The network returns objects with its states, whatever a config.json asks for.
 
     Args:
         network: the class.
@@ -386,9 +390,10 @@ def from_pretrained(
         **settings: further arguments; a "config" is changed.
     """
     if "config" in settings:
-        settings["config"]._attn_implementation = attention
+        for key, asked in {"_attn_implementation": attention, **_RETURNED}.items():
+            setattr(settings["config"], key, asked)
     else:
-        settings["_attn_implementation"] = attention
+        settings |= {"_attn_implementation": attention, **_RETURNED}
     return network.from_pretrained(folder, **settings, **_SAFE_LOADING)
 
 
