@@ -463,6 +463,8 @@ QA = '{"question": "q", "context": "x y", "answers": %s}\n'
             for row in [
                 ("text,label\na,1\nb,nan\n", "", 65, "d.csv:2: 'nan' in \"label\"; expected a num"),
                 ("text,label\na,1\nb,inf\n", "", 65, "expected a number from -1e+09 to 1e+09"),
+                ("text,label\na,1_0\nb,2\n", "", 65, "d.csv:1: '1_0' in \"label\"; expected a"),
+                ("text,label\na,١\nb,2\n", "", 65, "d.csv:1: '١' in \"label\"; expected a"),
                 ("text,label\na,x\nb,2\n", "", 65, "d.csv:1: 'x' in \"label\"; expected a number"),
             ]
         ),

@@ -123,6 +123,17 @@ def test_models_and_images_are_compared_with_the_first(
     assert again[1]["nll"] == pytest.approx(found[1]["nll"], rel=1e-5)
 
 
+def test_images_that_no_model_reads_are_noted(
+    data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loud = [flag for flag in QUICK if flag != "-q"]
+    args = ["perplexity", data / "c.jsonl", *loud, "-e", data / "none"]
+    assert cli.run(list(map(str, [*args, "--feats", data / "f.npy", "--pictures", "own"]))) == 0
+    assert "no model reads images with its text" in capfd.readouterr().err
+    assert cli.run(list(map(str, [*args, "--pictures", "none"]))) == 0
+    assert "no model reads images" not in capfd.readouterr().err
+
+
 def test_a_table_has_the_rows_of_the_paper(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
     flags = ["-e", data / "none", "-e", data / "i2t", "--feats", data / "f.npy", "--table"]

@@ -342,6 +342,16 @@ def test_a_damaged_header_inside_a_tar_does_not_end_it_quietly(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
+def test_joined_tars_are_refused_not_read_half(tmp_path: Path, suffix: str) -> None:
+    parts = [make_tar(tmp_path / f"{x}.tar", [member(f"{x}.jpg", b"a")]) for x in "ab"]
+    both = b"".join(part.read_bytes() for part in parts)
+    path = tmp_path / f"both{suffix}"
+    path.write_bytes(gzip.compress(both) if suffix.endswith(".gz") else both)
+    with pytest.raises(DataError, match=r"has bytes after its end mark.*name each tar"):
+        list(open_source(str(path)).items)
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
 def test_places_that_share_an_id_are_refused_before_any_image_is_read(
     tmp_path: Path, suffix: str
 ) -> None:

@@ -23,6 +23,14 @@ def write(paths: list[str], inputs: list[str], data: bytes = b"x\n", restart: bo
             out.finish(kind="x")
 
 
+@pytest.mark.parametrize("name", ["x.jsonl.xz", "x.jsonl.bz2"])
+def test_a_name_of_another_compression_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=r"expected \.gz or \.zst") as caught:
+        write([str(tmp_path / name)], [])
+    assert caught.value.code == Exit.USAGE
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("link", ["", "hard", "soft"])
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_file_of_the_former_output_that_is_read_is_not_removed(

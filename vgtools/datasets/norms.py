@@ -10,7 +10,7 @@ from typing import Literal
 
 from vgtools.datasets.rows import Row
 from vgtools.io.errors import DataError, Tally, TextStats
-from vgtools.io.streams import read_lines, read_quoted
+from vgtools.io.streams import parse_number, read_lines, read_quoted
 
 # Files of WordNet's lexicographers, which are the supersenses, by number.
 _FILES = re.findall(
@@ -93,11 +93,8 @@ def _cells(lines: Iterator[str], path: str, separator: str) -> Iterator[tuple[in
 
 
 def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and "_" not in text else None
+    value = parse_number(text)
+    return value if value is not None and math.isfinite(value) else None
 
 
 def wordnet(

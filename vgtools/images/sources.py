@@ -551,6 +551,10 @@ def members(
             if not getattr(tar, "ended", False):
                 why = f"is truncated or damaged after {name!r:.80}: it has no end mark; {again}"
                 raise DataError(why, path)
+            rest = iter(partial(cast(Any, tar.fileobj).read, 1 << 16), b"")
+            if any(block.strip(b"\0") for block in rest):
+                why = "has bytes after its end mark, like joined tars: they would be left out"
+                raise DataError(f"{why}; name each tar, or join them with tar -A", path)
     except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         location = f" after {name!r:.80}" if name else ""
         why = f"is truncated, damaged or not a tar{location}: {error}; {again}"

@@ -131,6 +131,10 @@ class Output:
         self._former = former
         streams = [path for path in self._paths if is_stream(path)]
         self.resumable = not streams
+        packed = [path for path in self._paths if path.endswith((".xz", ".bz2"))]
+        if packed:
+            why = "would not be compressed, despite its name; expected .gz or .zst"
+            raise DataError(why, packed[0], code=Exit.USAGE)
         tables = [path for path in self._paths if is_table(path)]
         if any(columns is None or not is_parquet(path) for path in tables):
             expected = ".jsonl" if columns is None else ".jsonl or .parquet"

@@ -448,6 +448,17 @@ def read_quoted(
         raise DataError(why, path, start) from None
 
 
+def parse_number(cell: str) -> float | None:
+    """Return the number in a cell of a text; None for every other cell.
+
+    Python would also take 1_0 for ten, and the digits of other scripts.
+    """
+    try:
+        return float(cell) if cell.isascii() and "_" not in cell else None
+    except ValueError:
+        return None
+
+
 def parse_json(text: str | bytes | Row, path: str | Path, line: int) -> Row:
     """Parse one jsonl line into an object; a row of a table is one.
 

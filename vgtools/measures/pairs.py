@@ -18,7 +18,7 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
-from vgtools.io.streams import read_lines
+from vgtools.io.streams import parse_number, read_lines
 from vgtools.measures.evaluation import LEAST, GoldItems, Measure, numbered
 from vgtools.measures.subject import Subject
 
@@ -84,7 +84,7 @@ def read_pairs(path: str) -> WordPairs:
         if first:
             separator = next((mark for mark in "\t," if mark in text), None)
         cells = [cell.strip() for cell in text.split(separator)]
-        numbers = [_number(cell) is not None for cell in cells[2:4]]
+        numbers = [parse_number(cell) is not None for cell in cells[2:4]]
         if first and numbers == [False, True]:
             column = 3
         elif first and len(cells) > 2 and not numbers[0] and not cells[2][:1].isdigit():
@@ -93,7 +93,7 @@ def read_pairs(path: str) -> WordPairs:
             first = False
             continue
         first = False
-        score = _number(cells[column]) if len(cells) > column else None
+        score = parse_number(cells[column]) if len(cells) > column else None
         if score is None or not math.isfinite(score) or not (cells[0] and cells[1]):
             why = f"expected two words and a score in column {column + 1}, got {text!r:.60}"
             raise DataError(why, path, line)
@@ -103,13 +103,6 @@ def read_pairs(path: str) -> WordPairs:
         why = f"has {len(words)} pairs of words; a ranking needs {LEAST} or more"
         raise DataError(why, path)
     return WordPairs(os.path.basename(path), words, np.array(scores))
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return None if "_" in cell else float(cell)  # Python takes 1_0 for ten
-    except ValueError:
-        return None
 
 
 def cosines(vectors: Array, pairs: Array) -> Array:

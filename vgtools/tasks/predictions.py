@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError
 from vgtools.io.names import is_separated
+from vgtools.io.streams import parse_number
 from vgtools.tasks import metrics
 from vgtools.tasks.table import Task, find_task
 
@@ -88,8 +88,8 @@ def number_in(value: Any, path: str | Path) -> Any:
     Everything else is returned as it is.
     """
     if isinstance(value, str) and is_separated(path):
-        with contextlib.suppress(ValueError):
-            return float(value)
+        number = parse_number(value)
+        return value if number is None else number
     return value
 
 

@@ -413,6 +413,11 @@ class Comparison:
 
     def records(self, samples: int, seed: int) -> list[dict[str, Any]]:
         """Return a record per model and kind of images, each compared with the first."""
+        offer = self.offer
+        offered = {*offer.kinds} - {"none"} or offer.feats or offer.regions or offer.index
+        if offered and all(name["strategy"] == "none" for name in self.names):
+            why = "no model reads images with its text"
+            self.remarks.append(f"{why}: --pictures, --feats, --regions, --index change nothing")
         whole, content = zip(*self._scores, strict=True)
         return records(self.names, whole, content, groups_of(self._image), samples, seed)
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from vgtools.io.errors import DataError
+from vgtools.io.streams import parse_number
 from vgtools.tasks.examples import Example, ReadStats, read_sentences
 from vgtools.tasks.kinds.classify import named_outputs
 from vgtools.tasks.predictions import NetworkOutputs, check_number, make_row
@@ -34,7 +35,8 @@ def _gold_score(
 ) -> float:
     # Python would read true as 1.0, and both NaN and faults fail the comparison below.
     try:
-        value = math.nan if isinstance(label, bool) else float(label)  # type: ignore[arg-type]
+        given: Any = parse_number(label) if isinstance(label, str) else label
+        value = math.nan if isinstance(label, bool) else float(given)
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not task.low <= value <= task.high:
