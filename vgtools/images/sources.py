@@ -380,7 +380,8 @@ def _listed(path: str) -> list[tuple[str, str]]:
             else:
                 image = file = line
             if not file:
-                raise DataError("empty line; expected one image path per line", path, number)
+                empty = "empty line" if isinstance(line, str) and not jsonl else '"path" is empty'
+                raise DataError(f"{empty}; expected the path of an image", path, number)
             first = seen.setdefault(image, number)
             if first != number:
                 raise DataError(f"duplicate id {image!r:.80} (first on line {first})", path, number)

@@ -273,7 +273,9 @@ def _check_kind(arrays: Sequence[Array], files: Sequence[str]) -> None:
     for array, file in zip(arrays, files, strict=True):
         if array.dtype.kind != "f":
             raise DataError(f"expected float16 or float32, got {array.dtype}", file)
-        if array.shape[1] != arrays[0].shape[1] or not array.shape[1]:
+        if not array.shape[1]:
+            raise DataError(f"expected numbers in its rows, got none: shape {array.shape}", file)
+        if array.shape[1] != arrays[0].shape[1]:
             why = f"has embeddings of width {array.shape[1]}, {files[0]} has {arrays[0].shape[1]}"
             raise DataError(why, file)
 
