@@ -293,6 +293,8 @@ def damaged(row: int, value: float) -> Array:
         (np.ones((0, 10), np.float32), None, 65, "holds no embedding"),
         (np.ones((3, 10), np.float32), ["a", "b", "a"], 65, "x.txt:3: duplicate id 'a' (first in"),
         (np.ones((3, 10), np.float32), ["a", "", "b"], 65, "x.txt:2: "),
+        (np.ones((2, 10), np.float32), ["", "a", "b"], 65, "x.txt:1: "),
+        (np.ones((2, 0), np.float32), None, 65, "expected numbers in its rows, got none"),
         (np.ones((3, 10), np.float32), ["a", "b"], 65, "2 ids for 3 rows of"),
         (np.ones((1, 10), np.float32), ["a", "b"], 65, "row 2 is the first without the other"),
     ],

@@ -358,10 +358,10 @@ def _named(path: str) -> Iterator[tuple[int, str]]:
     if is_table(path) or is_jsonl(path):
         rows = read_jsonl(path)
     else:
-        names = read_names(path)
-        first = next(names, "")
-        names = chain([first] if first else [], names)
-        if not holds_rows(path, first, ()):
+        lines = read_names(path)
+        first = next(lines, None)
+        names = chain([] if first is None else [first], lines)
+        if not holds_rows(path, first or "", ()):
             yield from enumerate(names, 1)
             return
         rows = jsonl_rows(map(str.encode, names), path)
