@@ -731,6 +731,9 @@ def test_a_treebank_of_universal_dependencies(
     data.write_text(data.read_text().replace("4\teat", "4 eat"))
     assert vg("finetune", "tag", data, *columns) == 65
     assert "ud.conllu:7: expected 10 columns" in capfd.readouterr().err
+    treebank(data, *UD[:4], "4||VERB", *UD[5:])
+    assert vg("finetune", "tag", data, *columns) == 65
+    assert "ud.conllu:7: column 2 is empty; expected a word" in capfd.readouterr().err
     # The line of a tag is its own, whatever was left out before it.
     treebank(data, *UD[:4], "4|eat|VREB", *UD[5:])
     assert vg("finetune", "tag", data, *columns, "--labels", "NOUN,AUX,PART,VERB,NUM,SYM") == 65

@@ -157,6 +157,30 @@ def test_answers_and_rationales_together(tmp_path: Path, capfd: pytest.CaptureFi
     assert "expected predictions of vcr-qa, got vcr-qar" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_answers_and_rationales_of_one_file_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], split: str
+) -> None:
+    name = "predictions.jsonl" if split == "dev" else "predictions.test.jsonl"
+    row = {"prediction": 1, "label": 1, "logits": [0.0] * 4}
+    paths = []
+    for task, ids in (("vcr-qa", ["t0"]), ("vcr-qar", [f"t0-a{i}" for i in range(4)])):
+        ids = ids if split == "test" else ["t0"]
+        vcr(tmp_path / task, task, [])
+        paths.append(write(tmp_path / task / "seed-1" / name, [{"id": x, **row} for x in ids]))
+        data = {split: {"file": f"/{task}/{split}.jsonl"}}
+        inputs = [{"path": f"/{task}/{split}.jsonl", "sha256": "b" if task == "vcr-qa" else task}]
+        info = {"task": task, "data": data, "inputs": inputs}
+        (tmp_path / task / "run.json").write_text(json.dumps(info))
+    args = ["score", "vcr-qar", paths[1], "--joint", paths[0]]
+    args += ["--submission", "-"] if split == "test" else []
+    assert cli.run(args) == 65
+    assert f"its {split} file has sha256 vcr-qar, the file of vcr-qa b" in capfd.readouterr().err
+    run = tmp_path / "vcr-qar" / "run.json"
+    run.write_text(run.read_text().replace('"sha256": "vcr-qar"', '"sha256": "b"'))
+    assert cli.run(args) == 0
+
+
 def test_the_leaderboard_s_csv(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     even = {"prediction": 0, "logits": [0.0, 0.0, 0.0, 0.0]}
     qa = vcr(tmp_path / "qa", "vcr-qa", [{"id": "t0", **even}])

@@ -68,6 +68,10 @@ def test_bad_splits(tmp_path: Path) -> None:
         DataError, match=r"trainImages.txt:2: duplicate image 'a.jpg' \(already in the dev list\)"
     ):
         read_splits(lists(tmp_path, train="b.jpg a.jpg", dev="a.jpg"))
+    with pytest.raises(
+        DataError, match=r"trainImages.txt:2: duplicate image 'a.jpg' \(already in the dev list\)"
+    ):
+        read_splits(lists(tmp_path, train="b.jpg a.jpg", dev="a"))
 
 
 def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) -> None:

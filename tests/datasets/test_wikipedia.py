@@ -132,6 +132,8 @@ def test_what_is_not_a_dump_is_refused(tmp_path: Path) -> None:
     )
     for flag in ("--least-views", "--project"):  # without --page-views they would do nothing
         assert run(["prepare", "wikipedia", str(path), flag, "5"]) == 2
+    views = ["--page-views", str(tmp_path / "v")]
+    assert run(["prepare", "wikipedia", str(path), *views, *views]) == 2
 
 
 def test_without_the_parser_its_extra_is_named(

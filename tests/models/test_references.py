@@ -25,6 +25,19 @@ from vgtools.models.references import load_tokenizer, read_weights
 Tensors = dict[str, Tensor]
 
 
+def test_merges_are_never_dropped(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    pieces = {piece: number for number, piece in enumerate(["a", "b", "ab", "abab"])}
+    merges = [("a", "b"), ("ab", "ab")]
+    for rate in (None, 0.9):
+        model = models.BPE(pieces, merges, dropout=rate)
+        Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+        found = load_tokenizer(str(tmp_path))
+        assert {tuple(found.encode("abab").tokens) for _ in range(20)} == {("abab",)}
+        assert json.loads(found.to_str())["model"]["dropout"] is None
+
+
 # ------------------------------------------------------------------------------------ encoders
 
 

@@ -145,13 +145,16 @@ def read_splits(folder: str | Path, flickr8k: bool | None = None) -> dict[str, s
         why = "holds no split list (Flickr_8k.trainImages.txt …, or train.txt …)"
         raise DataError(why, folder, code=Exit.NO_INPUT)
     splits: dict[str, str] = {}
+    listed: dict[str, str] = {}  # an image may be named with or without its suffix
     for split, path in lists.items():
         for number, name in enumerate(read_lines(path), 1):
-            if name in splits:
-                why = f"duplicate image {name!r:.80} (already in the {splits[name]} list)"
+            if not name:
+                continue
+            first = listed.setdefault(Path(name).stem, split)
+            if name in splits or first != split:
+                why = f"duplicate image {name!r:.80} (already in the {first} list)"
                 raise DataError(why, path, number)
-            if name:
-                splits[name] = split
+            splits[name] = split
     return splits
 
 

@@ -159,7 +159,9 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
         return {}
     facts = files[name]
     check_form(facts, {"bytes?": SIZE, "sha256?": str}, place, f"create {stream} again")
-    again = f"create it again, or remove {place}"
+    again = "create it again"
+    if not name.endswith((".npy", ".faiss")):  # these need their manifest
+        again += f", or remove {place}"
     # A folder has no size. A store is asked once: each question takes as long as a small file.
     size = file_size(stream) if "bytes" in facts and not is_shards(stream) else None
     if size is not None:

@@ -150,7 +150,7 @@ def _way_out(ref: str, files: str) -> tuple[str, str]:
 
 
 def load_tokenizer(ref: str) -> Tokenizer:
-    """Load a fast tokenizer without importing torch; it never truncates or pads.
+    """Load a fast tokenizer without importing torch; it never truncates, pads or drops merges.
 
     Files read are `tokenizer.json`, or `vocab.txt` (WordPiece), or `vocab.json` with `merges.txt`
     (byte-level BPE, also of CLIP's form).
@@ -193,12 +193,14 @@ _LARGEST = 256 << 20  # bytes of a vocabulary or of settings; real ones have up 
 
 
 def _usable(load: Callable[[], Tokenizer], file: Path) -> Tokenizer:
-    """Return a tokenizer that loads and encodes, without padding and truncation."""
+    """Return a tokenizer that loads and encodes, without padding, truncation and dropout."""
     try:
         with _quiet_panics():
             tokenizer = load()
             tokenizer.no_padding()
             tokenizer.no_truncation()
+            if getattr(tokenizer.model, "dropout", None) is not None:
+                tokenizer.model.dropout = None  # a text would be cut otherwise each time
             tokenizer.encode(_PROBE)
             _check_ids(tokenizer, file)
     except DataError:

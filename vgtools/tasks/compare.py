@@ -107,6 +107,27 @@ def check_examples(run: TaskRun, base: TaskRun) -> None:
         raise DataError(f"{why}; {way_out}", run.path / "run.json")
 
 
+def check_joined(answers: Record, rationales: Record, split: str, file: str | Path) -> None:
+    """Refuse to join runs of vcr-qa and vcr-qar that read other files with the same ids.
+
+    Args:
+        answers: run.json of vcr-qa; may be empty.
+        rationales: run.json of vcr-qar; may be empty.
+        split: split that both predicted.
+        file: the run or the predictions to name.
+
+    Raises:
+        DataError: the hashes of the files differ (65, both).
+    """
+    hashes = []
+    for info in (answers, rationales):
+        read = {one["path"]: one.get("sha256") for one in info.get("inputs", ())}
+        hashes.append(read.get(info.get("data", {}).get(split, {}).get("file")))
+    if None not in hashes and hashes[0] != hashes[1]:
+        why = f"its {split} file has sha256 {hashes[1]}, the file of vcr-qa {hashes[0]}"
+        raise DataError(f"{why}; predict the same file with both", file)
+
+
 def aligned(one: Items, other: Items, file: str | Path) -> Items:
     """Return predictions in the order of others of the same examples.
 
@@ -301,6 +322,7 @@ def _both_right(answers: TaskRun, rationales: TaskRun) -> dict[str, dict[str, fl
     Raises:
         DataError: they are not about the same questions.
     """
+    check_joined(answers.info, rationales.info, rationales.split, rationales.path)
     first, second = (dict(zip(r.scores, r.items(), strict=True)) for r in (answers, rationales))
     pairs = [(first[seed], second[seed]) for seed in first if seed in second]
     name = "q2ar_accuracy"

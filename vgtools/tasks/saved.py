@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from vgtools.io.errors import DataError
 from vgtools.io.files import dumps, final_path, read_json, refuse_inputs
@@ -12,6 +13,7 @@ from vgtools.io.names import is_stream
 from vgtools.io.output import Output
 from vgtools.io.own import atomic_write, open_stream
 from vgtools.models.sealed import check_predictions
+from vgtools.tasks.compare import check_joined
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
 from vgtools.tasks.examples import Example, hash_of, without_labels
 from vgtools.tasks.kinds import answer, classify
@@ -53,6 +55,7 @@ def score_saved(
     _require_run_of(task.name, path, official=joint is None)
     if joint is not None:
         _require_run_of("vcr-qa", joint)
+        check_joined(_run_of(joint)[1], _run_of(path)[1], _split_of(path), path)
     if submission is not None:
         _write_submission(task, path, joint, submission)
         return
@@ -92,12 +95,10 @@ def _check_gold(task: Task, path: str, gold: str) -> None:
     Raises:
         DataError: the texts have another hash than the run's (65, both).
     """
-    real = Path(os.path.realpath(path))
-    split = real.stem.partition(".")[2] or "dev"  # of predictions.jsonl, predictions.test.jsonl
-    run = real.parent.parent / "run.json"
-    if path == "-" or is_stream(gold) or not run.is_file():
+    run, info = _run_of(path)
+    if is_stream(gold) or not info:
         return
-    made = read_json(run).get("data", {}).get(split, {}).get("sha256")
+    made = info.get("data", {}).get(_split_of(path), {}).get("sha256")
     examples = list(read_examples(task, gold))
     numbered = all(example.id == str(number) for number, example in enumerate(examples))
     bare = hash_of(without_labels(examples))
@@ -112,14 +113,25 @@ def _require_run_of(name: str, path: str, official: bool = False) -> None:
 
     With `official` a task of one's own is accepted as well: it may have the form of an official.
     """
-    run = Path(os.path.realpath(path)).parent.parent / "run.json"
-    if path == "-" or not run.is_file():
+    run, info = _run_of(path)
+    if not info:
         return
-    found = read_json(run).get("task")
+    found = info.get("task")
     if official and (not isinstance(found, str) or built_in(found) is None):
         return
     if found != name:
         raise DataError(f"expected predictions of {name}, got {found} (by {run})", path)
+
+
+def _run_of(path: str) -> tuple[Path, dict[str, Any]]:
+    """Return the path of the run.json of predictions, and its keys; none where there is no file."""
+    run = Path(os.path.realpath(path)).parent.parent / "run.json"
+    return run, {} if path == "-" or not run.is_file() else read_json(run)
+
+
+def _split_of(path: str) -> str:
+    """Return the split of predictions.jsonl (dev) or predictions.SPLIT.jsonl."""
+    return Path(os.path.realpath(path)).stem.partition(".")[2] or "dev"
 
 
 def _write_submission(task: Task, path: str, joint: str | None, output: str) -> None:

@@ -203,7 +203,10 @@ def _read_columns(
             if cells[0] == _DOCUMENT:
                 stats.documents += 1
                 continue
-            words.append(cells[at if width > 1 else 0])
+            word = cells[at if width > 1 else 0]
+            if not word:
+                raise DataError(f"column {at + 1} is empty; expected a word", path, line)
+            words.append(word)
             tags.append(cells[label] if label < width else _EMPTY)
             places.append(line)
         if words:
