@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from vgtools.io.errors import DataError
 from vgtools.measures.contexts import draw
 
 
@@ -18,6 +21,13 @@ def test_all_lines_of_a_rare_word_and_so_many_of_a_common_one(tmp_path: Path) ->
     assert Counter(words) == {"cat": 40, "sat": 10}, "a line's two cats are both in it"
     assert len(found.texts) <= 20 + 10
     assert found.places[:, 0].tolist() == sorted(found.places[:, 0].tolist())
+
+
+def test_a_text_without_any_of_the_words_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("<html>404</html>\n")
+    with pytest.raises(DataError, match=r"text\.txt: holds none of the 2 words that are measured"):
+        draw(str(tmp_path / "text.txt"), ["cat", "sat"], 20, 3)
+    assert not draw(str(tmp_path / "text.txt"), [], 20, 3).texts
 
 
 def test_every_line_is_as_likely(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from itertools import islice
 import numpy as np
 
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, amount
 from vgtools.io.streams import read_texts
 from vgtools.text.tokens import word_runs
 
@@ -41,7 +42,7 @@ def draw(path: str, words: Sequence[str], per_word: int, seed: int) -> Contexts:
         seed: seed of the order.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: it cannot be read, or has none of the words (65).
     """
     row_of = {word: row for row, word in enumerate(words)}
     order = np.random.default_rng(seed)
@@ -63,6 +64,9 @@ def draw(path: str, words: Sequence[str], per_word: int, seed: int) -> Contexts:
                     del kept[out], uses[out]
             kept[number] = text
             uses[number] += 1
+    if words and not kept:
+        why = f"holds none of the {amount(len(words), 'word')} that are measured"
+        raise DataError(f"{why}; expected a text with them", path)
     chosen = {(number, row) for row, own in enumerate(drawn) for _, number in own}
     places = list[tuple[int, int, int]]()
     rows = list[int]()
