@@ -312,6 +312,15 @@ def test_wrong_flags_and_missing_files_are_named(
     assert message in err
 
 
+def test_figures_do_not_go_among_the_photos(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    code, records, err = probe(capfdbinary, *world.given, "--images", photos, "-o", photos)
+    assert (code, records) == (2, [])
+    assert "which this command reads; choose another" in err
+    assert not list(photos.iterdir())
+
+
 def test_bad_rows_are_named_before_the_work_or_counted(
     world: World, tmp_path: Path, capfdbinary: Any
 ) -> None:

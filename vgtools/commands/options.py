@@ -371,8 +371,8 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
     Args:
         output: as the user named it.
         restart: the content of the folder is removed.
-        *sources: models to start from, which then must not be in it; no other file or folder that
-            the command line names, either.
+        *sources: models to start from, or folders of pictures, which must not be the folder; at a
+            restart nothing that the command line names may be in it.
 
     Raises:
         typer.BadParameter: the name is empty or a source's, or a restart would remove a source.

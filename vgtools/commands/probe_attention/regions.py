@@ -89,7 +89,7 @@ def regions(
         **asdict(probed),
         **asdict(splits),
     )
-    folder = None if output is None else run_folder(output)
+    folder = None if output is None else run_folder(output, False, images)
     inputs = Inputs((captions, regions) if folder is not None else ())
     parse = None if probed.parser is None else open_parser(probed.parser)
     tally = errors.tally()
