@@ -268,6 +268,14 @@ def test_faiss_files_that_would_give_wrong_images_are_refused(
     assert "has numbers of its own" in capsys.readouterr().err
     assert saved(made("HNSW4"), factor=7) == 65
     assert "holds vectors of length 7, expected 1" in capsys.readouterr().err
+    if hasattr(faiss, "IndexFlatIPPanorama"):  # since 1.13
+        assert saved(faiss.IndexFlatIPPanorama(10, 2)) == 65
+        assert "keeps its vectors in an order of its own" in capsys.readouterr().err
+    lists = made("IVF2,Flat")
+    disk = faiss.OnDiskInvertedLists(2, lists.code_size, str(tmp_path / "x.lists"))
+    lists.replace_invlists(disk)
+    assert saved(lists) == 65
+    assert f"its lists are in another file, {tmp_path / 'x.lists'}" in capsys.readouterr().err
     Path(given[0]).write_bytes(b"IxFI" + bytes(40))
     assert build(bank, out, *given) == 65
     capsys.readouterr()

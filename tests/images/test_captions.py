@@ -92,6 +92,19 @@ def test_a_tar_has_the_captions_of_its_samples(tmp_path: Path) -> None:
     assert list(captions([tar], ids[1:2])) == expected[1:2], "an image that was left out has none"
 
 
+def test_files_of_a_sample_that_do_not_follow_one_another_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    texts = {"0.png": b"x", "0.txt": b"red", "1.png": b"x"}
+    texts |= {"0.json": b'{"split": "test"}', "1.txt": b"green"}
+    with tarfile.open(path, "w") as tar:
+        for name, data in texts.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    with pytest.raises(DataError, match=r"x\.tar: '0\.json': the files of '0' do not follow"):
+        list(captions([str(path)], ["0.png", "1.png"]))
+
+
 def test_the_table_of_img2dataset_stands_in_for_what_a_tar_lacks(tmp_path: Path) -> None:
     tar = save_tar(tmp_path / "00000.tar", SAMPLES)
     rows = [

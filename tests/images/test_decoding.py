@@ -50,6 +50,15 @@ def test_exif_orientation_is_applied(orientation: int, kind: str) -> None:
     np.testing.assert_array_equal(pixels(data), UPRIGHT)
 
 
+def test_a_size_is_of_the_upright_picture(tmp_path: Path) -> None:
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        data = encoded(Image.new("RGB", (6, 4) if orientation < 5 else (4, 6)), "JPEG", exif=exif)
+        (tmp_path / "x.jpg").write_bytes(data)
+        assert decoding.size_of(str(tmp_path / "x.jpg")) == decode(data).size == (6, 4)
+
+
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")  # `extract` ignores it too
 def test_exif_of_a_jpeg_is_applied_and_a_senseless_one_ignored() -> None:
     block = np.zeros((16, 32, 3), np.uint8)
@@ -100,6 +109,19 @@ def test_sixteen_bits_keep_their_high_byte() -> None:
     np.testing.assert_array_equal(pixels(pgm)[0, :, 0], expected)
     clear = raw_png(5, 1, 16, 0, b"\0" + grey.tobytes(), png_chunk(b"tRNS", struct.pack(">H", 256)))
     np.testing.assert_array_equal(pixels(clear)[0, :, 0], [0, 0, 255, 0x80, 255])
+
+
+@pytest.mark.parametrize("tags", [{258: 12}, {262: 0}])
+def test_other_greys_of_a_tiff_are_refused(tags: dict[int, int]) -> None:
+    data = bytearray(encoded(Image.fromarray(np.array([[0, 65535]], np.uint16)), "TIFF"))
+    assert pixels(bytes(data))[0, :, 0].tolist() == [0, 255]
+    count = struct.unpack_from("<H", data, at := struct.unpack_from("<I", data, 4)[0])[0]
+    for entry in range(at + 2, at + 2 + 12 * count, 12):
+        tag = struct.unpack_from("<H", data, entry)[0]
+        if tag in tags:
+            struct.pack_into("<H", data, entry + 8, tags[tag])
+    with pytest.raises(ImageError, match="not 16-bit with black as zero"):
+        decode(bytes(data))
 
 
 def test_transparency_lies_on_white() -> None:

@@ -17,12 +17,41 @@ from torch import Tensor
 
 from tests.models.test_backbone import change_json, change_weights, refusal
 from tests.models.test_encoder import save_tiny_bert
-from vgtools.io.errors import Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models import references
 from vgtools.models.encoder import load_encoder, load_masked_lm
 from vgtools.models.references import load_tokenizer, read_weights
 
 Tensors = dict[str, Tensor]
+
+
+def test_a_vocabulary_is_read_with_the_settings_next_to_it(tmp_path: Path) -> None:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "schön", "schon", "東京"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    config = tmp_path / "tokenizer_config.json"
+    kept = {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": False}
+    for settings, expected in (({}, ["schon", "[UNK]", "[UNK]"]), (kept, ["schön", "東京"])):
+        config.write_text(json.dumps(settings))
+        assert load_tokenizer(str(tmp_path)).encode("Schön 東京").tokens[1:-1] == expected
+    (tmp_path / "added_tokens.json").write_text('{"schon": 6}')
+    load_tokenizer(str(tmp_path))
+    for name, body in (
+        ("tokenizer_config.json", {"word_tokenizer_type": "mecab"}),
+        ("tokenizer_config.json", {"do_basic_tokenize": False}),
+        ("added_tokens.json", {"[ENT]": 8}),
+    ):
+        (tmp_path / name).write_text(json.dumps(body))
+        with pytest.raises(DataError, match=f"{name} has more; save one with AutoTokenizer"):
+            load_tokenizer(str(tmp_path))
+        config.write_text("{}")
+
+
+def test_a_vocabulary_with_ends_of_words_is_not_read_as_bytes(tmp_path: Path) -> None:
+    pieces = {piece: n for n, piece in enumerate(["<s>", "</s>", "k", "o", "t</w>", "ko"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(pieces))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nk o\n")
+    with pytest.raises(DataError, match="marks ends of words; save one with AutoTokenizer"):
+        load_tokenizer(str(tmp_path))
 
 
 def test_merges_are_never_dropped(tmp_path: Path) -> None:

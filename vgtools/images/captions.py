@@ -106,9 +106,14 @@ def _of_tar(path: str, ids: Container[str]) -> Iterator[_Captioned]:
     key = ""
     images = list[str]()
     found = dict[str, bytes]()
+    seen = set[str]()
     for name, _, load in members(path, _counts, Counter()):
         stem, suffix = _split(name)
         if stem != key:
+            if stem in seen:
+                why = f"{name!r:.80}: the files of {stem!r:.80} do not follow one another"
+                raise DataError(f"{why}; pack them in order: tar --sort=name -cf X.tar …", path)
+            seen.add(stem)
             yield _Captioned(images, found, beside.row(key, found), f"{path}: {key}")
             key = stem
             images = []

@@ -13,6 +13,7 @@ import zlib
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 
 from vgtools.images.sources import ImageError
 
@@ -28,6 +29,10 @@ Image.init()  # loads every plugin once, here: doing so from several threads is 
 # describe drawings (WMF).
 _KNOWN = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
 
+# Tags of a TIFF.
+_BITS = 258
+_PHOTOMETRIC = 262
+
 _FORMATS = tuple(name for name in _KNOWN if name in Image.OPEN)
 
 # EXIF orientation -> the turn that makes the picture upright
@@ -40,17 +45,19 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_ON_ITS_SIDE = (5, 6, 7, 8)  # width and height change places
 
 
 def size_of(path: str) -> tuple[int, int]:
-    """Return the width and height of a picture, in pixels, from the start of its file.
+    """Return the width and height of an upright picture, in pixels, from the start of its file.
 
     Raises:
         ImageError: not an image of a known format, or damaged.
     """
     try:
         with Image.open(path, formats=_FORMATS) as image:
-            return image.size
+            turned = _orientation(image) in _ON_ITS_SIDE
+            return image.size[::-1] if turned else image.size
     except Exception as error:  # the format plugins raise nearly everything on damaged bytes
         raise ImageError(str(error)) from None
 
@@ -90,18 +97,24 @@ def decode(data: bytes, side: int | None = None) -> Image.Image:
         raise ImageError(f"cannot be decoded: {error}") from None
     # The orientation is read before the conversion, which drops it, and applied last, when the
     # picture may already be a small thumbnail.
-    try:
-        orientation = image.getexif().get(0x0112, 1)
-    except Exception:
-        orientation = 1
+    orientation = _orientation(image)
     try:
         image = _to_rgb(image)
     except (ValueError, OSError) as error:
         raise ImageError(f"mode {image.mode} cannot be converted to RGB: {error}") from None
     if side is not None:
         image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
-    turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    turn = _UPRIGHT.get(orientation)
     return image if turn is None else image.transpose(turn)
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the orientation of EXIF, 1 to 8; an unreadable orientation counts as 1, upright."""
+    try:
+        found = image.getexif().get(0x0112, 1)
+    except Exception:  # the format plugins raise nearly everything on damaged bytes
+        return 1
+    return found if isinstance(found, int) else 1
 
 
 def _check_png(data: bytes) -> None:
@@ -125,6 +138,10 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     """Convert any mode that Pillow knows to RGB, with the meaning that `decode` states."""
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         values = np.asarray(image).astype(np.int64)
+        tags = image.tag_v2 if isinstance(image, TiffImageFile) else {}
+        if tags.get(_BITS, (16,)) != (16,) or tags.get(_PHOTOMETRIC) == 0:
+            why = "grey of a TIFF that is not 16-bit with black as zero"
+            raise ImageError(f"{why}, as Pillow reads it; save it with 8 bits")
         grey = values >> 8
         colour_key = image.info.get("transparency")
         if isinstance(colour_key, int):

@@ -149,6 +149,9 @@ def _way_out(ref: str, files: str) -> tuple[str, str]:
     return f"the model {ref!r} ({files})", way_out
 
 
+_SAVE_FAST = "save one with AutoTokenizer.from_pretrained(…).save_pretrained(DIR)"
+
+
 def load_tokenizer(ref: str) -> Tokenizer:
     """Load a fast tokenizer without importing torch; it never truncates, pads or drops merges.
 
@@ -173,7 +176,7 @@ def load_tokenizer(ref: str) -> Tokenizer:
         return _usable(lambda: _byte_level(table), table)
     raise DataError(
         "has no fast tokenizer (tokenizer.json, vocab.txt, or vocab.json with merges.txt); "
-        "save one with AutoTokenizer.from_pretrained(…).save_pretrained(DIR)",
+        + _SAVE_FAST,
         folder,
         code=Exit.NO_INPUT,
     )
@@ -236,8 +239,21 @@ def _word_piece(file: Path) -> Any:
     from tokenizers.implementations import BertWordPieceTokenizer
 
     config = file.with_name("tokenizer_config.json")
-    lower = not config.exists() or bool(read_json(config).get("do_lower_case", True))
-    return BertWordPieceTokenizer(str(file), lowercase=lower)._tokenizer
+    settings = read_json(config) if config.exists() else {}
+    tokenizer = BertWordPieceTokenizer(
+        str(file),
+        lowercase=bool(settings.get("do_lower_case", True)),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+    )._tokenizer
+    added = file.with_name("added_tokens.json")
+    words = read_json(added) if added.exists() else {}
+    basic = settings.get("word_tokenizer_type", "basic") == "basic"
+    basic &= settings.get("do_basic_tokenize", True) is not False
+    if not basic or any(tokenizer.token_to_id(word) is None for word in words):
+        cause = added.name if basic else config.name
+        raise DataError(f"is not all of its tokenizer: {cause} has more; {_SAVE_FAST}", file)
+    return tokenizer
 
 
 def _byte_level(file: Path) -> Any:
@@ -248,6 +264,8 @@ def _byte_level(file: Path) -> Any:
     vocabulary, merges = BPE.read_file(str(file), str(file.with_name("merges.txt")))
     if clip_bpe.START in vocabulary:
         return clip_bpe.byte_pairs(vocabulary, merges)
+    if any(piece.endswith("</w>") for piece in vocabulary):
+        raise DataError(f"is not of a byte-level BPE: it marks ends of words; {_SAVE_FAST}", file)
     tokenizer = ByteLevelBPETokenizer(str(file), str(file.with_name("merges.txt")))._tokenizer
     start = tokenizer.token_to_id("<s>")
     end = tokenizer.token_to_id("</s>")

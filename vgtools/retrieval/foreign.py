@@ -290,6 +290,9 @@ def _open_index(path: str) -> tuple[Any, bool]:
 
     index = read_faiss(path)
     if isinstance(index, faiss.IndexFlat):
+        if type(index) not in (faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2):
+            why = f"keeps its vectors in an order of its own ({type(index).__name__})"
+            raise DataError(f"{why}; give the embeddings themselves, as .npy", path)
         return index, True
     if index.metric_type != faiss.METRIC_INNER_PRODUCT or not index.is_trained:
         why = "is not an index of inner products; give the embeddings themselves, as .npy"

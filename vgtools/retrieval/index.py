@@ -430,6 +430,11 @@ def read_faiss(path: str | Path) -> Any:
         index = faiss.read_index(str(path), how)
         if index is None:  # a file of four bytes, `null`
             raise RuntimeError("it holds no index")
+        ivf = faiss.try_extract_index_ivf(index)
+        held: Any = ivf and ivf.invlists
+        # Lists that are mapped from the file itself name none.
+        if kept := getattr(held and faiss.downcast_InvertedLists(held), "filename", ""):
+            raise RuntimeError(f"its lists are in another file, {kept}; write it with its lists")
         return index
     except RuntimeError as error:
         raise DataError(f"is not a readable faiss index: {reason(error)}", path) from None
