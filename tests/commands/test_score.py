@@ -270,3 +270,13 @@ def test_every_kind_is_scored_without_torch(tmp_path: Path) -> None:
     assert [json.loads(line)["task"] for line in done.stdout.splitlines()] == [
         find_task(name).name for name in cases
     ]
+
+
+def test_a_run_without_a_task_is_no_file_without_a_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    row = {"id": "v0", "prediction": 1, "label": 1}
+    qa, qar = (vcr(tmp_path / name, f"vcr-{name}", [row]) for name in ("qa", "qar"))
+    (tmp_path / "qar" / "run.json").write_text("{}")
+    assert cli.run(["score", "vcr-qar", qar, "--joint", qa]) == 65
+    assert "expected predictions of vcr-qar, got None" in capfd.readouterr().err

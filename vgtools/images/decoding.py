@@ -13,7 +13,7 @@ import zlib
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
-from PIL.TiffImagePlugin import TiffImageFile
+from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffImageFile
 
 from vgtools.images.sources import ImageError
 
@@ -28,10 +28,6 @@ Image.init()  # loads every plugin once, here: doing so from several threads is 
 # Recognised by content, never by name. Left out: formats that call other programs (EPS) or
 # describe drawings (WMF).
 _KNOWN = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
-
-# Tags of a TIFF.
-_BITS = 258
-_PHOTOMETRIC = 262
 
 _FORMATS = tuple(name for name in _KNOWN if name in Image.OPEN)
 
@@ -139,7 +135,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         values = np.asarray(image).astype(np.int64)
         tags = image.tag_v2 if isinstance(image, TiffImageFile) else {}
-        if tags.get(_BITS, (16,)) != (16,) or tags.get(_PHOTOMETRIC) == 0:
+        if tags.get(BITSPERSAMPLE, (16,)) != (16,) or tags.get(PHOTOMETRIC_INTERPRETATION) == 0:
             why = "grey of a TIFF that is not 16-bit with black as zero"
             raise ImageError(f"{why}, as Pillow reads it; save it with 8 bits")
         grey = values >> 8

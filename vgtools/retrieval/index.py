@@ -430,7 +430,7 @@ def read_faiss(path: str | Path) -> Any:
         index = faiss.read_index(str(path), how)
         if index is None:  # a file of four bytes, `null`
             raise RuntimeError("it holds no index")
-        ivf = faiss.try_extract_index_ivf(index)
+        ivf = lists_of(index)
         held: Any = ivf and ivf.invlists
         # Lists that are mapped from the file itself name none.
         if kept := getattr(held and faiss.downcast_InvertedLists(held), "filename", ""):

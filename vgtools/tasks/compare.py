@@ -28,7 +28,7 @@ from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
 from vgtools.tasks.examples import listed
 from vgtools.tasks.kinds.choice import joint_scores
-from vgtools.tasks.own import check_unchanged, definition, shown_task, task_of
+from vgtools.tasks.own import check_unchanged, definition, hash_read, shown_task, task_of
 from vgtools.tasks.predictions import Items, headline, make_row
 from vgtools.tasks.table import TABLE_2, TASKS, Task
 from vgtools.text.ngrams import Vocabulary, count
@@ -119,12 +119,12 @@ def check_joined(answers: Record, rationales: Record, split: str, file: str | Pa
     Raises:
         DataError: the hashes of the files differ (65, both).
     """
-    hashes = []
-    for info in (answers, rationales):
-        read = {one["path"]: one.get("sha256") for one in info.get("inputs", ())}
-        hashes.append(read.get(info.get("data", {}).get(split, {}).get("file")))
-    if None not in hashes and hashes[0] != hashes[1]:
-        why = f"its {split} file has sha256 {hashes[1]}, the file of vcr-qa {hashes[0]}"
+    expected, made = (
+        hash_read(info, info.get("data", {}).get(split, {}).get("file"))
+        for info in (answers, rationales)
+    )
+    if None not in (expected, made) and expected != made:
+        why = f"its {split} file has sha256 {made}, the file of vcr-qa {expected}"
         raise DataError(f"{why}; predict the same file with both", file)
 
 

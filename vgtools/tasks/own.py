@@ -141,9 +141,14 @@ def check_unchanged(info: Mapping[str, Any], file: str, by: str, way_out: str) -
     Raises:
         DataError: it has another hash than the run's inputs (65); both are printed.
     """
-    read = {one["path"]: one.get("sha256") for one in info.get("inputs", ())}
-    if read.get(file) and os.path.isfile(file_of(file)):
-        check_hash(file, sha256_file(file), read[file], by, way_out)
+    made = hash_read(info, file)
+    if made and os.path.isfile(file_of(file)):
+        check_hash(file, sha256_file(file), made, by, way_out)
+
+
+def hash_read(info: Mapping[str, Any], file: str | None) -> str | None:
+    """Return the hash of an input of a run as its run.json has it; None where it has none."""
+    return {one["path"]: one.get("sha256") for one in info.get("inputs", ())}.get(file)
 
 
 def define(

@@ -52,10 +52,9 @@ def score_saved(
     for file in (path, joint):
         if file is not None:
             check_predictions(file)
-    _require_run_of(task.name, path, official=joint is None)
+    made = _require_run_of(task.name, path, official=joint is None)
     if joint is not None:
-        _require_run_of("vcr-qa", joint)
-        check_joined(_run_of(joint)[1], _run_of(path)[1], _split_of(path), path)
+        check_joined(_require_run_of("vcr-qa", joint), made, _split_of(path), path)
     if submission is not None:
         _write_submission(task, path, joint, submission)
         return
@@ -96,7 +95,7 @@ def _check_gold(task: Task, path: str, gold: str) -> None:
         DataError: the texts have another hash than the run's (65, both).
     """
     run, info = _run_of(path)
-    if is_stream(gold) or not info:
+    if is_stream(gold) or info is None:
         return
     made = info.get("data", {}).get(_split_of(path), {}).get("sha256")
     examples = list(read_examples(task, gold))
@@ -108,25 +107,25 @@ def _check_gold(task: Task, path: str, gold: str) -> None:
         raise DataError(f"{why}; {way_out}", gold)
 
 
-def _require_run_of(name: str, path: str, official: bool = False) -> None:
-    """Refuse predictions whose run.json names another task; a file without a run is accepted.
+def _require_run_of(name: str, path: str, official: bool = False) -> dict[str, Any]:
+    """Return the run.json of predictions, refusing another task's; empty for a file without a run.
 
     With `official` a task of one's own is accepted as well: it may have the form of an official.
     """
     run, info = _run_of(path)
-    if not info:
-        return
+    if info is None:
+        return {}
     found = info.get("task")
-    if official and (not isinstance(found, str) or built_in(found) is None):
-        return
-    if found != name:
+    is_own = official and (not isinstance(found, str) or built_in(found) is None)
+    if found != name and not is_own:
         raise DataError(f"expected predictions of {name}, got {found} (by {run})", path)
+    return info
 
 
-def _run_of(path: str) -> tuple[Path, dict[str, Any]]:
-    """Return the path of the run.json of predictions, and its keys; none where there is no file."""
+def _run_of(path: str) -> tuple[Path, dict[str, Any] | None]:
+    """Return the path of the run.json of predictions, and its object; None if it is not there."""
     run = Path(os.path.realpath(path)).parent.parent / "run.json"
-    return run, {} if path == "-" or not run.is_file() else read_json(run)
+    return run, None if path == "-" or not run.is_file() else read_json(run)
 
 
 def _split_of(path: str) -> str:

@@ -93,7 +93,7 @@ def wikipedia(
     """
     for name, given in (("--least-views", least_views), ("--project", project)):
         refuse_if(given is not None and not page_views, name, "needs --page-views")
-    twice = page_views is not None and len({*page_views}) < len(page_views)
+    twice = len({*(page_views or ())}) < len(page_views or ())
     refuse_if(twice, "--page-views", "names a file twice, whose views would count twice")
     least = 20 if least_views is None else least_views
     project = project or "en"

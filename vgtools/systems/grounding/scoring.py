@@ -348,7 +348,6 @@ class Comparison:
 
     Attributes:
         names: for each record, the model and the kind of images it is shown with, in order.
-        remarks: about texts that may be shown their own image.
     """
 
     inputs: Sequence[str]
@@ -358,7 +357,7 @@ class Comparison:
     batch_size: int
     device: torch.device
     names: list[dict[str, Any]] = field(init=False, default_factory=list)
-    remarks: list[str] = field(init=False, default_factory=list)
+    _remarks: list[str] = field(init=False, default_factory=list)
     _first: tuple[str, str] | None = field(init=False, default=None)  # model and its tokenizer
     _image: Array = field(init=False, default_factory=lambda: np.zeros(0, np.int32))
     _scores: list[tuple[TextScores, TextScores]] = field(init=False, default_factory=list)
@@ -377,8 +376,8 @@ class Comparison:
         own = bank is None or "own" in kinds
         examples = read_examples(self.inputs, model, pictures, bank, self.block, self.rate, own)
         self._image = examples.texts.image
-        if examples.remark is not None and examples.remark not in self.remarks:
-            self.remarks.append(examples.remark)
+        if examples.remark is not None and examples.remark not in self._remarks:
+            self._remarks.append(examples.remark)
         if not kinds:
             kinds = ["own" if (self._image >= 0).any() else "none"]
             if pictures is None and kinds == ["own"]:
@@ -411,13 +410,19 @@ class Comparison:
             why = f"has the tokenizer {sha256}, {first} has {expected}"
             raise DataError(f"{why}; compare models of one tokenizer", model.ref, code=Exit.CONFIG)
 
-    def records(self, samples: int, seed: int) -> list[dict[str, Any]]:
-        """Return a record per model and kind of images, each compared with the first."""
+    @property
+    def remarks(self) -> list[str]:
+        """About texts that may be shown their own image, and images that no model reads."""
         offer = self.offer
         offered = {*offer.kinds} - {"none"} or offer.feats or offer.regions or offer.index
-        if offered and all(name["strategy"] == "none" for name in self.names):
-            why = "no model reads images with its text"
-            self.remarks.append(f"{why}: --pictures, --feats, --regions, --index change nothing")
+        if not offered or any(name["strategy"] != "none" for name in self.names):
+            return self._remarks
+        why = "no model reads images with its text"
+        unused = f"{why}: --pictures, --feats, --regions, --index change nothing"
+        return [*self._remarks, unused]
+
+    def records(self, samples: int, seed: int) -> list[dict[str, Any]]:
+        """Return a record per model and kind of images, each compared with the first."""
         whole, content = zip(*self._scores, strict=True)
         return records(self.names, whole, content, groups_of(self._image), samples, seed)
 
