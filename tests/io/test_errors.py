@@ -20,6 +20,8 @@ from vgtools.io.errors import (
     make_room,
     plain,
 )
+from vgtools.io.names import public
+from vgtools.io.process import command_line, note_command_line
 
 
 def test_a_full_standard_output_is_named() -> None:
@@ -118,3 +120,32 @@ def test_the_batch_that_did_not_fit_is_freed_before_the_cache_is_emptied(
     except MemoryError as error:
         make_room(error)
     assert held == [False]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://u:secret@host/a.txt", "http://***@host/a.txt"),
+        ("https://ghp_secret@host/a@b.txt", "https://***@host/a@b.txt"),
+        ("https://host/a.txt?se=1&sig=secret%3D&n=2", "https://host/a.txt?se=1&sig=***&n=2"),
+        ("https://host/a?X-Amz-Signature=secret", "https://host/a?X-Amz-Signature=***"),
+        (
+            "https://host/a?AWSAccessKeyId=secret&Expires=1",
+            "https://host/a?AWSAccessKeyId=***&Expires=1",
+        ),
+        ("https://host/a?keyword=dog&id=3", "https://host/a?keyword=dog&id=3"),
+        ("hf://gpt2@main/a.txt", "hf://gpt2@main/a.txt"),
+        ("s3://bucket/a@b:c@d.txt", "s3://bucket/a@b:c@d.txt"),
+        ("a@b?key=c.txt", "a@b?key=c.txt"),
+    ],
+)
+def test_passwords_in_urls_are_in_no_message_and_no_record(url: str, shown: str) -> None:
+    error = DataError(f"is not at {url}", url)
+    assert str(error) == f"{shown}: is not at {shown}"
+    assert error.record() == {"file": shown, "line": None, "error": f"is not at {shown}"}
+    assert public(url) == shown
+    note_command_line(["vg", "stats", url])
+    try:
+        assert command_line() == ["vg", "stats", shown]
+    finally:
+        note_command_line(None)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from vgtools import cli
+from vgtools.images.sources import ImageError, _read_url
 from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit
 
@@ -171,6 +172,21 @@ def test_a_change_shows_by_what_a_store_has(monkeypatch: pytest.MonkeyPatch, nam
 
     monkeypatch.setattr(remote, "_system", lambda url: (Store(), url))
     assert remote.facts("http://a.org/t.txt") == (3, "Sun, 29 Nov 2026")
+
+
+def test_an_image_whose_server_names_no_size_can_be_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = "http://a.org/a.png"
+
+    class Store:
+        def info(self, path: str) -> dict[str, Any]:
+            return {"name": path, "size": None, "type": "file"}
+
+    monkeypatch.setattr(remote, "_system", lambda url: (Store(), url))
+    assert remote.facts_of([url]) == [None]
+    with pytest.raises(ImageError, match="cannot be read: has no size at its server"):
+        _read_url(url, url)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import pickle
 import socket
 import subprocess
@@ -636,3 +637,13 @@ def test_both_sides_of_a_dual_encoder_read_all_layers(tmp_path: Path, side: str)
         config.write_text(json.dumps(body))
         with pytest.raises(DataError, match='"num_hidden_layers": is 1, and the weights have 2'):
             load_dual(str(folder))
+
+
+def test_a_system_that_writes_in_parts_leaves_the_whole_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = load_encoder(str(save_encoder(tmp_path / "from", "bert")))
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: len(data) // 2 or 1]))
+    save_pretrained(tmp_path / "to", encoder)
+    assert (tmp_path / "to/complete").read_text() == encoder.fingerprint

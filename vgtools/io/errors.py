@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 from collections import Counter
@@ -60,7 +61,7 @@ class DataError(Exception):
         location = "" if file is None else f"{name_of(file)}:"
         if file is not None and line is not None:
             location += f"{line}:"
-        super().__init__(f"{location} {why}".strip())
+        super().__init__(without_secrets(f"{location} {why}".strip()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep file, line and code on the way from another process."""
@@ -68,7 +69,23 @@ class DataError(Exception):
 
     def record(self) -> dict[str, Any]:
         """Return the row of an `X.errors.jsonl`."""
-        return {"file": str(self.file or ""), "line": self.line, "error": self.why}
+        file = without_secrets(str(self.file or ""))
+        return {"file": file, "line": self.line, "error": without_secrets(self.why)}
+
+
+# A user and a password, or whatever web servers take in their place.
+_LOGIN = re.compile(r"(?:(?<=://)[^/\s@:]+:|(?<=http://)|(?<=https://))[^/\s@]+(?=@)")
+# An entry of a query whose value opens a store: X-Amz-Signature, sig, access_token, key …
+_KEY = re.compile(
+    r"([?&][^=&#\s]*(?:\b(?:sig|key|auth)\b|signature|token|secret|credential|password"
+    r"|(?:api|access)[-_]?key)[^=&#\s]*=)[^&#\s'\"]+?(?=[:;,.]?(?:[&#\s'\"]|$))",
+    re.IGNORECASE,
+)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text whose URLs have no passwords and signatures: records are published."""
+    return _KEY.sub(r"\1***", _LOGIN.sub("***", text)) if "://" in text else text
 
 
 def name_of(path: str | Path) -> str:

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from urllib.parse import unquote
 
-from vgtools.io.errors import DataError, Exit
+from vgtools.io.errors import DataError, Exit, without_secrets
 
 PLAN = "plan.json"  # of a folder of shards
 # A table and, after #, its columns.
@@ -41,8 +41,11 @@ def name_at(url: str) -> str:
 
 
 def public(path: str | Path) -> str:
-    """Return the name of a path for a manifest: OWNER/NAME@COMMIT/FILE for a copy of a hub's."""
-    return _CACHED.sub(r"\1/\2@\3\4", str(path))
+    """Return the name of a path for a manifest: OWNER/NAME@COMMIT/FILE for a copy of a hub's.
+
+    A URL has no passwords and signatures there.
+    """
+    return without_secrets(_CACHED.sub(r"\1/\2@\3\4", str(path)))
 
 
 def beside(path: str, output: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import orjson
 
 from vgtools.io import own
-from vgtools.io.errors import DataError, Exit, file_error, plain
+from vgtools.io.errors import DataError, Exit, file_error, plain, without_secrets
 
 Taken = TypeVar("Taken")
 _OWNER = b"process "  # the start of a lock
@@ -34,8 +34,11 @@ def note_command_line(words: Sequence[str] | None) -> None:
 
 
 def command_line() -> list[str]:
-    """Return the command line of vg that is run, or else of the program that calls it."""
-    return sys.argv if _command_line is None else _command_line
+    """Return the command line of vg that is run, or else of the program that calls it.
+
+    URLs have no passwords and signatures in it: manifests keep it.
+    """
+    return [*map(without_secrets, sys.argv if _command_line is None else _command_line)]
 
 
 def _me() -> str:

@@ -132,6 +132,9 @@ def facts(url: str) -> Facts:
         info = system.info(path)
         if info["type"] == "directory":
             raise DataError("is a folder, expected a file", url, code=Exit.NO_INPUT)
+        if info["size"] is None:
+            why = "has no size at its server, which vg asks for; download it, and name the file"
+            raise DataError(why, url, code=Exit.NO_INPUT)
         version = next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
         return Facts(int(info["size"]), version)
 
@@ -193,11 +196,20 @@ def file_size(path: str) -> int | None:
 
 
 class _Object(RawIOBase):
-    """An object that is read; errors of the store name its URL."""
+    """An object that is read; errors of the store name its URL.
+
+    A large one is fetched in parts, perhaps of several versions: at its end the store is asked
+    whether it changed meanwhile.
+
+    Raises:
+        DataError: it did (78).
+    """
 
     def __init__(self, url: str, stream: Any) -> None:
         self._url = url
         self._stream = stream
+        self._size = int(getattr(stream, "size", None) or 0)  # 0 where it comes in one answer
+        self._facts = facts(url) if self._size > _AHEAD else None
 
     def readable(self) -> bool:
         return True
@@ -210,7 +222,13 @@ class _Object(RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         with _about(self._url):
-            return int(self._stream.readinto(buffer))
+            count = int(self._stream.readinto(buffer))
+        if self._facts is not None and self._stream.tell() >= self._size:
+            if facts(self._url) != self._facts or self._facts.bytes != self._size:
+                why = "changed while it was read; --restart starts over"
+                raise DataError(why, self._url, code=Exit.CONFIG)
+            self._facts = None
+        return count
 
     def close(self) -> None:
         self._stream.close()

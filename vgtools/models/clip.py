@@ -106,7 +106,7 @@ def load_teacher(ref: str, *, states: bool = False) -> Encoder:
         why = f'{error.why}: {line}.save_pretrained(DIR)"'
         raise DataError(why, folder, code=error.code) from None
     tokenizer = frame_texts(load_tokenizer(str(folder)), folder)
-    model: Any = read_texts(folder, values, files) if states else None
+    model: Any = read_texts(values, files) if states else None
     missing = unlike = list[str]()
     if model is None:
         from transformers import CLIPTextModelWithProjection as Network

@@ -122,7 +122,7 @@ def load_dual(ref: str, *, device: str = "cpu", dtype: str = "float32") -> DualE
         return _of_run(ref, chosen, pick_dtype(dtype))
     folder, config = _opened(ref)
     model: Any
-    if (read := read_clip(folder, config, safetensors_files(folder))) is not None:
+    if (read := read_clip(config, safetensors_files(folder))) is not None:
         model, weights = read
         check_whole(weights, [], folder)
         sha256 = identity_of(fingerprint(weights), settings_of(folder))

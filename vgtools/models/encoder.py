@@ -23,6 +23,8 @@ from vgtools.io.own import atomic_write, sync_dir
 from vgtools.models.references import (
     BUILTIN,
     ENCODER_FILES,
+    OF_LAYER,
+    check_read,
     check_whole,
     fingerprint,
     from_pretrained,
@@ -35,6 +37,7 @@ from vgtools.models.references import (
     safetensors_files,
     settings_of,
     unusable,
+    weight_files,
 )
 from vgtools.models.sealed import (
     RUN_FILE,
@@ -144,7 +147,7 @@ def _tower(ref: str) -> tuple[Any, Tokenizer, Path] | None:
 
     folder, config = _opened(ref)
     tokenizer = load_tokenizer(str(folder))
-    tower = read_tower(folder, config, safetensors_files(folder))
+    tower = read_tower(config, safetensors_files(folder))
     if tower is None:
         return None
     check_whole(tower, [], folder)
@@ -204,12 +207,6 @@ def check_layers(config: Mapping[str, Any], folder: Path) -> None:
     _check_depth(config, folder)
 
 
-# The number of a layer; a whole dual encoder has two sides.
-_OF_LAYER = re.compile(
-    r"(?:(text|vision)_model\.)?(?:\w+\.)?(?:encoder|transformer)\.layers?\.(\d+)\."
-)
-
-
 def _check_depth(config: Mapping[str, Any], folder: Path) -> None:
     """Refuse weights of more layers than a model's configuration reads.
 
@@ -217,10 +214,9 @@ def _check_depth(config: Mapping[str, Any], folder: Path) -> None:
         DataError: the others would be left out without a word (65).
     """
     depths = dict[str, int]()
-    main = folder / "model.safetensors"
-    for file in [main] if main.exists() else folder.glob("*.safetensors"):
+    for file in weight_files(folder):
         for name in _names_in(file):
-            if found := _OF_LAYER.match(name):
+            if found := OF_LAYER.match(name):
                 side = found[1] or ""
                 depths[side] = max(depths.get(side, 0), int(found[2]) + 1)
     for side, depth in depths.items():
@@ -416,7 +412,9 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
         try:
             _write_pretrained(folder, encoder)
             with file_errors(complete, reading=False):
-                os.write(mark.fileno(), encoder.fingerprint.encode())
+                text = encoder.fingerprint.encode()
+                while text:  # a system may write a part
+                    text = text[os.write(mark.fileno(), text) :]
                 os.fsync(mark.fileno())
                 own.replace(sign, complete)
         except BaseException:  # without `complete` nothing would show that vg wrote it
@@ -553,7 +551,7 @@ def _pretrained(
 
     Raises:
         DataError: missing (66, 69), damaged, pickled, remote code, or weights of the encoder are
-            missing (65); there is no head where it may not be new (78).
+            missing or would not be used (65); there is no head where it may not be new (78).
     """
     from transformers import AutoModel
 
@@ -578,6 +576,7 @@ def _pretrained(
             model, report = from_pretrained(network, folder, **settings)
         except Exception as error:  # raised by the configuration, safetensors or torch
             raise unusable(name, error, folder) from None
+    check_read(report["unexpected_keys"], folder)
     # A bare encoder's names have no prefix; in a model with a head, the head may be new. No system
     # here uses the pooler.
     prefix = "" if model is model.base_model else f"{model.base_model_prefix}."

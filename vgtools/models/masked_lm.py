@@ -73,6 +73,9 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
         why = f'"model_type": {values["model_type"]!r:.40} names no masked language model'
         raise DataError(f"{why}; vg trains {', '.join(_FAMILIES)} and others like them", file)
     check_sizes(values, file)
+    if str(values.get("position_embedding_type")).startswith("relative"):
+        why = '"position_embedding_type": transformers has given up relative positions'
+        raise DataError(f'{why}; expected "absolute"', file)
     values["vocab_size"] = tokenizer.get_vocab_size()
     values["pad_token_id"] = special_id(tokenizer, ("[PAD]", "<pad>"))
     if values["model_type"] == "roberta":

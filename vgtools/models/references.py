@@ -7,7 +7,8 @@ import hashlib
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -392,6 +393,7 @@ def quiet_transformers() -> Iterator[None]:
 
 # The outputs of a network, where a call asks for no others.
 _RETURNED = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
+_SPARSE = ("big_bird", "bigbird_pegasus")
 
 
 def from_pretrained(
@@ -409,11 +411,18 @@ def from_pretrained(
         attention: transformers' name for how attention is computed.
         **settings: further arguments; a "config" is changed.
     """
+    asked: dict[str, Any] = {"_attn_implementation": attention, **_RETURNED}
+    config = settings.get("config") or read_json(folder / "config.json")
+    kind = config.get("model_type") if isinstance(config, Mapping) else config.model_type
+    if kind in _SPARSE:
+        # transformers turns to full attention, for good, at the first short text: the states of a
+        # long one would depend on the texts before it.
+        asked["attention_type"] = "original_full"
     if "config" in settings:
-        for key, asked in {"_attn_implementation": attention, **_RETURNED}.items():
-            setattr(settings["config"], key, asked)
+        for key, value in asked.items():
+            setattr(config, key, value)
     else:
-        settings |= {"_attn_implementation": attention, **_RETURNED}
+        settings |= asked
     return network.from_pretrained(folder, **settings, **_SAFE_LOADING)
 
 
@@ -433,7 +442,7 @@ def load_network(
         another shape; neither kind is filled.
 
     Raises:
-        DataError: no such network can be loaded.
+        DataError: no such network can be loaded; or as `check_read`.
     """
     settings |= {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
     with quiet_transformers():
@@ -441,22 +450,29 @@ def load_network(
             model, report = from_pretrained(network, folder, **settings)
         except Exception as error:  # raised by the configuration, safetensors or torch
             raise unusable(what, error, folder) from None
+    check_read(report["unexpected_keys"], folder)
     unlike = [str(key) for key, *_ in report["mismatched_keys"]]
     return model, sorted(map(str, report["missing_keys"])), unlike
 
 
 def safetensors_files(folder: Path) -> list[Path]:
-    """Return the files of a folder's weights: `model.safetensors`, or else every safetensors file.
+    """Return the files of a folder's weights, as `weight_files`.
 
     Raises:
-        DataError: there is none (66); pickles are named, or weights are whole numbers (65).
+        DataError: there is none, or one of the index is missing (66); pickles are named, weights
+            are whole numbers, two files have one weight, or an adapter would change them (65).
     """
-    files = sorted(file for file in folder.glob("*.safetensors") if file.is_file())
+    if (adapter := folder / "adapter_config.json").exists():
+        why = "is an adapter's, which changes the weights of a model; save the model with it merged"
+        raise DataError(f"{why}: merge_and_unload().save_pretrained(DIR)", adapter)
+    files = weight_files(folder)
+    seen = dict[str, Path]()
+    for file in files:
+        for name in _floating_weights(file):
+            if (first := seen.setdefault(name, file)) != file:
+                why = f"has {name}, which is in {first.name} as well; keep one of the files"
+                raise DataError(why, file)
     if files:
-        main = folder / "model.safetensors"
-        files = [main] if main in files else files
-        for file in files:
-            _refuse_quantised(file)
         return files
     suffixes = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
     pickled = sorted(p.name for p in folder.iterdir() if p.suffix in suffixes)
@@ -466,11 +482,41 @@ def safetensors_files(folder: Path) -> list[Path]:
     raise DataError("holds no *.safetensors weights", folder, code=Exit.NO_INPUT)
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """Return `model.safetensors`, or else the files that its index names, or else every one.
+
+    Raises:
+        DataError: a file of the index is missing (66), or it is no index (65).
+    """
+    main = folder / "model.safetensors"
+    index = folder / f"{main.name}.index.json"
+    if main.is_file():
+        return [main]
+    if index.exists():
+        return _shards_in(index)
+    return sorted(file for file in folder.glob("*.safetensors") if file.is_file())
+
+
+def _shards_in(index: Path) -> list[Path]:
+    table = read_json(index).get("weight_map")
+    names = {*table.values()} if isinstance(table, Mapping) else set()
+    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise DataError('"weight_map": expected a file name for each weight', index)
+    files = [index.with_name(name) for name in sorted(names)]
+    for file in files:
+        if not file.is_file():
+            why = f"is missing, and {index.name} names it; copy the whole folder of the model"
+            raise DataError(why, file, code=Exit.NO_INPUT)
+    return files
+
+
 _FLOATING = ("F64", "F32", "F16", "BF16")
 
 
-def _refuse_quantised(file: Path) -> None:
-    """Refuse weights that are whole or short numbers, whose scales nobody would read.
+def _floating_weights(file: Path) -> list[str]:
+    """Return the names in a file, without weights of whole or short numbers.
+
+    Nobody would read the scales of those.
 
     Raises:
         DataError: a weight is of another type than a floating-point one of 16 bits or more (65).
@@ -482,11 +528,47 @@ def _refuse_quantised(file: Path) -> None:
             names = [*opened.keys()]
             types = {name: opened.get_slice(name).get_dtype() for name in names}
     except (SafetensorError, OSError):
-        return  # whoever reads the weights reports a damaged file
+        return []  # whoever reads the weights reports a damaged file
     for name, kind in types.items():
         if name.endswith("weight") and kind not in _FLOATING:
             why = f"has {name} as {kind}, expected floating-point numbers of 16 bits or more"
             raise DataError(f"{why}; choose weights that are not quantised", file)
+    return names
+
+
+# The number of a layer; a whole dual encoder has two sides.
+OF_LAYER = re.compile(
+    r"(?:(text|vision)_model\.)?(?:\w+\.)?(?:encoder|transformer)\.layers?\.(\d+)\."
+)
+
+
+def unread_weights(names: Iterable[str]) -> list[str]:
+    """Return those names of weights that a text encoder must read: all inside its layers.
+
+    The attention of a decoder to an encoder is not computed, nor is the image side.
+    """
+    return sorted(
+        name
+        for name in names
+        if (found := OF_LAYER.match(name)) and found[1] != "vision" and "cross" not in name
+    )
+
+
+def check_read(unexpected: Iterable[str], folder: Path) -> None:
+    """Refuse weights inside layers that a network does not read: it would compute something else.
+
+    Adapters have such weights, and relative positions, which transformers has given up.
+
+    Args:
+        unexpected: names in the files that the network lacks.
+        folder: the folder of the files.
+
+    Raises:
+        DataError: how many there are, and the first (65).
+    """
+    if lost := unread_weights(map(str, unexpected)):
+        why = f"has {amount(len(lost), 'weight')} that its architecture lacks, the first {lost[0]}"
+        raise DataError(f"{why}; they would not be used", folder)
 
 
 def check_whole(

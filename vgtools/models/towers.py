@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vgtools.models.references import unread_weights
+
 BERT_SHAPED = ("bert", "roberta", "xlm-roberta", "camembert")
 CLIP_TEXT = "clip_text_model"
 
@@ -175,31 +177,34 @@ class ClipTexts(nn.Module):
         return Projected(self.text_projection(found.pooler_output), found.last_hidden_state)
 
 
-def read_tower(folder: Path, config: Mapping[str, Any], files: Iterable[Path]) -> Tower | None:
-    """Return the text tower of a folder, or None where transformers has to read it.
+def read_tower(config: Mapping[str, Any], files: Iterable[Path]) -> Tower | None:
+    """Return the text tower of a model, or None where transformers has to read it.
 
     Args:
-        folder: holds a model, perhaps with a head, or a whole CLIP.
-        config: its configuration.
+        config: the configuration of a model, perhaps with a head, or of a whole CLIP.
         files: its safetensors files.
     """
-    with _left_to_transformers(), _Weights(folder, files) as weights:
-        return _tower(_shape_of(config), weights)
+    with _left_to_transformers(), _Weights(files) as weights:
+        tower = _tower(_shape_of(config), weights)
+        _refuse_if(bool(weights.unread))
+        return tower
     return None
 
 
-def read_texts(folder: Path, config: Mapping[str, Any], files: Iterable[Path]) -> ClipTexts | None:
+def read_texts(config: Mapping[str, Any], files: Iterable[Path]) -> ClipTexts | None:
     """Return the text tower of a CLIP with its projection; as `read_tower` otherwise."""
-    with _left_to_transformers(), _Weights(folder, files) as weights:
-        return _texts(_shape_of(config), weights)
+    with _left_to_transformers(), _Weights(files) as weights:
+        texts = _texts(_shape_of(config), weights)
+        _refuse_if(bool(weights.unread))
+        return texts
     return None
 
 
 def read_clip(
-    folder: Path, config: Mapping[str, Any], files: Iterable[Path]
+    config: Mapping[str, Any], files: Iterable[Path]
 ) -> tuple[ClipTexts, dict[str, Tensor]] | None:
     """Return the text side of a whole CLIP and all its weights by name; else as `read_tower`."""
-    with _left_to_transformers(), _Weights(folder, files) as weights:
+    with _left_to_transformers(), _Weights(files) as weights:
         _refuse_if(config.get("model_type") != "clip")
         texts = _texts(_shape_of(config), weights)
         names = {name for name in weights.names if not name.endswith(".position_ids")}
@@ -288,13 +293,12 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class _Weights(ExitStack):
     """The tensors of a folder's safetensors files, read one by one."""
 
-    def __init__(self, folder: Path, files: Iterable[Path]) -> None:
+    def __init__(self, files: Iterable[Path]) -> None:
         from safetensors import safe_open
 
         super().__init__()
-        # An adapter, with which transformers changes the weights.
-        _refuse_if((folder / "adapter_config.json").exists())
         self._file_of = dict[str, Any]()
+        self._read = set[str]()
         for path in files:
             file = self.enter_context(safe_open(path, "pt"))
             self._file_of |= dict.fromkeys(file.keys(), file)
@@ -303,9 +307,15 @@ class _Weights(ExitStack):
     def names(self) -> Collection[str]:
         return self._file_of.keys()
 
+    @property
+    def unread(self) -> list[str]:
+        """The names of weights inside layers that the tower does not use."""
+        return unread_weights(self._file_of.keys() - self._read)
+
     def tensor(self, name: str) -> Tensor:
         """Return a tensor in float32."""
         _refuse_if(name not in self._file_of)
+        self._read.add(name)
         tensor: Tensor = self._file_of[name].get_tensor(name)
         _refuse_if(tensor.dtype not in _TYPES)
         return tensor.float()

@@ -110,7 +110,7 @@ def open_tagger(ref: str) -> Tagger:
     tagger = _load_spacy(ref, "tagger", "", ["parser", "ner", "lemmatizer", "attribute_ruler"])
 
     def tag(texts: Sequence[str]) -> Iterator[Tags]:
-        for document in tagger.pipe(texts, batch_size=128):
+        for document in _documents(tagger, texts):
             words = [w for w in document if not w.is_space]
             yield Tags([(w.idx, w.idx + len(w.text)) for w in words], [w.tag_ for w in words])
 
@@ -171,6 +171,20 @@ def _load_spacy(ref: str, needs: str, otherwise: str, exclude: Sequence[str]) ->
     return model
 
 
+def _documents(model: Any, texts: Sequence[str]) -> Iterable[Any]:
+    """Return spaCy's documents of texts.
+
+    Raises:
+        DataError: a text is longer than the model reads (65).
+    """
+    for text in texts:
+        if len(text) > model.max_length:
+            why = f"the text {text!r:.40} has {len(text)} characters; spaCy reads at most"
+            raise DataError(f"{why} {model.max_length}, so cut it into sentences, one per line")
+    documents: Iterable[Any] = model.pipe(texts, batch_size=128)
+    return documents
+
+
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
     """Import without torch, unless it is imported already.
@@ -194,7 +208,7 @@ def _spacy(ref: str, lemmas: bool) -> Parser:
     parser = _load_spacy(ref, "parser", "; or give a .conllu file", exclude)
 
     def parse(texts: Sequence[str]) -> Iterator[Parse]:
-        for document in parser.pipe(texts, batch_size=128):
+        for document in _documents(parser, texts):
             words = [w for w in document if not w.is_space]
             index = {w.i: n for n, w in enumerate(words)}
             yield Parse(
