@@ -162,3 +162,21 @@ def test_other_names_of_the_objects_are_other_settings() -> None:
     assert regions("a.tsv", "--labels", "names.txt") == Exit.OK
     digest = read_manifest("r.npy")["config"]["labels"]
     assert digest == sha256_file("names.txt")
+
+
+@pytest.mark.parametrize(
+    ("features", "why"),
+    [
+        (b64(np.full(8, 0x3FD3333360000000).view("<f8"), "<f8"), "not float64"),
+        (b64(np.full((2, 4), np.nan), "<f4"), '"features" contains NaN or inf'),
+    ],
+)
+def test_a_file_without_a_good_line_names_the_first_fault(
+    features: str, why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = lxmert("COCO_1", FEATURES, BOXES)
+    Path("a.tsv").write_text(line.replace(b64(FEATURES, "<f4"), features))
+    assert regions("a.tsv") == Exit.DATA
+    error = capfd.readouterr().err
+    assert "a.tsv:1: " in error
+    assert why in error

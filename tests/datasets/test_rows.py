@@ -52,6 +52,11 @@ def test_lists_of_stems_name_photos_too(tmp_path: Path) -> None:
     )
 
 
+def test_blanks_around_the_names_of_a_list_are_no_part_of_them(tmp_path: Path) -> None:
+    (tmp_path / "test.txt").write_text(" a.jpg \n\t\nb.jpg\t\n")
+    assert read_splits(tmp_path) == {"a.jpg": "test", "b.jpg": "test"}
+
+
 def test_bad_splits(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match="--split test: unknown split; known are dev, train"

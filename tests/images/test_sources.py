@@ -415,6 +415,16 @@ def test_a_tar_names_each_image_once_and_holds_one(tmp_path: Path) -> None:
         list(open_source(str(path)).items)
 
 
+def test_files_that_macos_leaves_beside_others_are_left_out(tmp_path: Path) -> None:
+    members = [member(name, b"a") for name in ("._a.jpg", "a.jpg", "d/._b.jpg", "d/b.jpg")]
+    tar = make_tar(tmp_path / "x.tar", members)
+    assert [item.id for item in open_source(str(tar)).items] == ["a.jpg", "d/b.jpg"]
+    for name in ("._a.jpg", "a.jpg"):
+        (tmp_path / "f" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "f" / name).touch()
+    assert [item.id for item in open_source(str(tmp_path / "f")).items] == ["a.jpg"]
+
+
 def test_a_tar_member_with_a_torn_map_of_holes_is_one_error(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import fsspec
@@ -9,9 +10,9 @@ import pytest
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.remote import open_url
+from vgtools.io.remote import fetch, open_url
 
-SIZE = 12 << 20
+SIZE = 9 << 20
 
 
 class Store(AbstractFileSystem):  # type: ignore[misc]
@@ -19,16 +20,22 @@ class Store(AbstractFileSystem):  # type: ignore[misc]
 
     protocol = "changing"
     left = 0  # requests before the change
+    ranges = True
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        return {"name": path, "type": "file", "size": SIZE, "ETag": str(Store.left > 0)}
+        version = {"ETag": str(Store.left > 0)} if Store.ranges else {}
+        return {"name": path, "type": "file", "size": SIZE} | version
 
     def _open(self, path: str, mode: str = "rb", **how: Any) -> Any:
+        if how["block_size"] == 0:
+            return io.BytesIO(b"old line\n" * (SIZE // 9))
         return Part(self, path, mode, how["block_size"], cache_type="readahead")
 
 
 class Part(AbstractBufferedFile):  # type: ignore[misc]
     def _fetch_range(self, start: int, end: int) -> bytes:
+        if start and not Store.ranges:
+            raise ValueError("The HTTP server doesn't appear to support range requests.")
         Store.left -= 1
         line = b"old line\n" if Store.left >= 0 else b"new line\n"
         return (line * (SIZE // len(line) + 1))[start:end]
@@ -38,6 +45,7 @@ class Part(AbstractBufferedFile):  # type: ignore[misc]
 def store() -> None:
     fsspec.register_implementation("changing", Store, clobber=True)
     Store.left = 1
+    Store.ranges = True
 
 
 def test_a_large_object_that_changes_is_no_mixture() -> None:
@@ -50,3 +58,22 @@ def test_a_large_object_that_changes_is_no_mixture() -> None:
     Store.left = 100
     with open_url("changing://bucket/a.txt") as stream:
         assert len(stream.read()) == SIZE
+
+
+def test_a_server_that_sends_no_parts_is_read_from_the_start() -> None:
+    Store.ranges = False
+    whole = b"old line\n" * (SIZE // 9)
+    with open_url("changing://bucket/a.txt") as stream:
+        assert stream.read() == whole
+        for offset in (7_000_000, 5):
+            assert stream.seek(offset) == offset
+            assert stream.read(100) == whole[offset : offset + 100]
+        assert stream.seek(-9, 2) == SIZE - 9
+        assert stream.read() == b"old line\n"
+
+
+def test_an_artifact_whose_changes_would_not_show_is_not_kept() -> None:
+    Store.ranges = False
+    with pytest.raises(DataError, match="neither a date nor an ETag") as caught:
+        fetch("changing://bucket/a.npy")
+    assert caught.value.code == Exit.NO_INPUT

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tiny import save_encoder
+from tests.tiny.dual import save_dual
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.describe import describe
 
@@ -86,3 +87,28 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"config\.json") as caught:
         describe(str(tmp_path / "empty"))
     assert caught.value.code == Exit.NO_INPUT
+
+
+@pytest.mark.parametrize("family", ["siglip", "chinese_clip", "metaclip_2", "altclip"])
+def test_the_text_side_of_a_dual_encoder_is_described(tmp_path: Path, family: str) -> None:
+    from transformers import AutoModel
+
+    folder = save_dual(tmp_path / "dual", family)
+    found = describe(str(folder))
+    side = AutoModel.from_pretrained(folder).text_model
+    counted = sum(each.numel() for each in side.parameters())
+    pooler = sum(each.numel() for name, each in side.named_parameters() if "pooler" in name)
+    assert found["parameters"] in (counted, counted - pooler)
+    assert found["layers"] == side.config.num_hidden_layers
+
+
+@pytest.mark.parametrize("family", ["distilbert", "xlm", "gpt2"])
+def test_encoders_with_other_names_of_sizes_are_described(tmp_path: Path, family: str) -> None:
+    file = tmp_path / "config.json"
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 30}
+    file.write_text(json.dumps({"model_type": family, **sizes, "hidden_dim": 32}))
+    found = describe(str(file))
+    assert (found["width"], found["layers"], found["inner"]) == (8, 2, 32)
+    file.write_text(json.dumps({"model_type": family, **sizes, "num_hidden_layers": 10**9}))
+    with pytest.raises(DataError, match='"num_hidden_layers": expected a whole number from 1'):
+        describe(str(file))

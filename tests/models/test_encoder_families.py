@@ -20,6 +20,7 @@ from tests.models.test_encoder import save_tiny_bert
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import load_encoder, load_masked_lm, load_with_head
 from vgtools.models.masked_lm import mlm_hidden
+from vgtools.models.references import unread_weights
 from vgtools.models.weights import compare_encoders
 
 SHAPE = {
@@ -184,3 +185,39 @@ def test_long_texts_of_a_bigbird_do_not_depend_on_the_short_ones_before_them(
             return [model(text).last_hidden_state for text in texts][-1]
 
     assert torch.equal(states(ids), states(ids[:, :4], ids))
+
+
+@pytest.mark.parametrize(
+    ("family", "key"), [("modernbert", "num_hidden_layers"), ("gpt2", "n_layer")]
+)
+def test_layers_that_a_configuration_leaves_out_are_refused(
+    tmp_path: Path, family: str, key: str
+) -> None:
+    special = dict.fromkeys(("bos", "eos", "cls", "sep"), 1)
+    shape = {f"{name}_token_id": token for name, token in special.items()}
+    folder = Path(save(tmp_path / "model", family, num_hidden_layers=3, **shape))
+    load_encoder(str(folder))
+    config = folder / "config.json"
+    body = json.loads(config.read_text()) | {key: 2}
+    body["layer_types"] = body.get("layer_types", [])[:2] or None
+    config.write_text(json.dumps(body))
+    with pytest.raises(DataError, match="that its architecture lacks, the first"):
+        load_encoder(str(folder))
+
+
+def test_constants_of_older_gpts_are_no_lost_weights() -> None:
+    names = ["h.0.attn.bias", "h.11.attn.masked_bias", "transformer.h.0.attn.bias", "cls.bias"]
+    names += ["vision_model.encoder.layers.0.mlp.fc1.bias", "lxmert.encoder.x_layers.0.w"]
+    names += ["encoder.layer.0.crossattention.self.query.weight", "classifier.1.weight"]
+    assert unread_weights(names) == []
+    lost = ["bert.encoder.layer.10.attention.self.query.bias", "h.3.mlp.w", "layers.1.attn.w"]
+    assert unread_weights(lost) == lost
+
+
+def test_a_model_of_many_languages_without_a_default_one_is_refused(tmp_path: Path) -> None:
+    ref = save(tmp_path / "model", "xmod", languages=["en_XX", "de_DE"])
+    with pytest.raises(DataError, match='"default_language": expected one of en_XX, de_DE'):
+        load_encoder(ref)
+    config = Path(ref, "config.json")
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"default_language": "en_XX"}))
+    load_encoder(ref)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from tests.models.test_backbone import change_json, change_weights, refusal
 from tests.models.test_encoder import save_tiny_bert
@@ -67,6 +68,22 @@ def test_merges_are_never_dropped(tmp_path: Path) -> None:
         found = load_tokenizer(str(tmp_path))
         assert {tuple(found.encode("abab").tokens) for _ in range(20)} == {("abab",)}
         assert json.loads(found.to_str())["model"]["dropout"] is None
+
+
+@pytest.mark.parametrize("kind", ["BertTokenizer", "TokenizersBackend"])
+def test_settings_next_to_a_tokenizer_win_as_in_transformers(tmp_path: Path, kind: str) -> None:
+    save_tiny_bert(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    for settings in ({"do_lower_case": False}, {"strip_accents": False}, {"do_lower_case": True}):
+        file.write_text(json.dumps(settings | {"tokenizer_class": kind}))
+        theirs = AutoTokenizer.from_pretrained(str(tmp_path)).backend_tokenizer
+        ours = load_tokenizer(str(tmp_path))
+        assert ours.normalizer.normalize_str("Ünï 東京") == theirs.normalizer.normalize_str(
+            "Ünï 東京"
+        )
+    file.write_text('{"added_tokens_decoder": {"21": {"content": "<extra>"}}}')
+    message = refusal(lambda: load_tokenizer(str(tmp_path)))
+    assert "tokenizer.json: lacks '<extra>', the token 21 of tokenizer_config.json" in message
 
 
 # ------------------------------------------------------------------------------------ encoders

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from pathlib import Path
@@ -125,6 +126,18 @@ def test_a_translation_depends_on_its_sentence_alone(how: Decoding) -> None:
     # The positions of the model bound it, too.
     far = translate(net, [texts[0]], Decoding(beams=1, extra=10_000), 1)[0]
     assert len(far) <= 254
+
+
+def test_a_file_of_generation_settings_changes_neither_search_nor_output(tmp_path: Path) -> None:
+    folder = save_model(tmp_path)
+    texts = sources(3)
+    how = Decoding(beams=2)
+    expected = translate(load_seq2seq(str(folder)).model, texts, how, 3)
+    file = folder / "generation_config.json"
+    odd = {"return_dict_in_generate": True, "stop_strings": ["a"], "max_time": 1e-9}
+    odd |= {"num_beam_groups": 2, "num_return_sequences": 2, "num_beams": 2}
+    file.write_text(json.dumps(json.loads(file.read_text()) | odd))
+    assert translate(load_seq2seq(str(folder)).model, texts, how, 3) == expected
 
 
 def test_a_lack_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from tests.tiny import save_encoder, save_run_of
 from vgtools.io.errors import DataError, Exit
@@ -47,6 +48,32 @@ def test_difference_by_hand_whatever_the_prefix_of_the_names() -> None:
     )  # of all numbers, not the mean of the means
     with pytest.raises(DataError, match="share no parameter"):
         difference(a, {"cls.predictions.bias": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("family", ["modernbert", "gpt2", "electra", "distilbert", "albert"])
+def test_all_weights_of_an_encoder_are_compared_and_changed(family: str) -> None:
+    """Whatever names its layers have."""
+    shape = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape |= {"intermediate_size": 16, "hidden_dim": 16, "embedding_size": 4}
+    if family == "modernbert":
+        shape |= {f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "cls", "sep")}
+    torch.manual_seed(0)
+    for network in (AutoModel, AutoModelForMaskedLM if family != "gpt2" else AutoModel):
+        net = network.from_config(AutoConfig.for_model(family, **shape))
+        state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+        inner = net.base_model.state_dict()
+        size = sum(tensor.numel() for tensor in inner.values() if tensor.is_floating_point())
+        assert difference(state, state).numbers == size
+        noisy = add_noise(state, 0.1, 0)
+        assert difference(state, noisy).total == pytest.approx(0.1, rel=0.2)
+
+
+def test_layers_under_unknown_names_are_refused() -> None:
+    layers = {"net.blocks.0.mlp": torch.ones(2), "embeddings.word": torch.ones(2)}
+    with pytest.raises(
+        DataError, match=r"the first net\.blocks\.0\.mlp; their weights would be left"
+    ):
+        encoder_weights(layers)
 
 
 def test_of_two_encoders_in_a_checkpoint_the_text_s_is_compared_or_both() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from vgtools.images.boxes import box_fault, clip, placeholder_confidence
 from vgtools.images.regions import RegionSet, duplicate_image, parse_boxes
 from vgtools.io.arrays import Array
+from vgtools.io.artifact import LARGEST
 from vgtools.io.errors import DataError, Tally
 from vgtools.io.files import open_npy
 from vgtools.io.streams import read_jsonl, read_lines
@@ -88,6 +89,8 @@ def _tsv_row(line: str, labels: Sequence[str] | None) -> tuple[str, RegionSet]:
     features = _array(row, "features", "<f4", None)
     if not len(features) or len(features) % count:
         raise ValueError(f'"features" holds {len(features)} numbers for {count} boxes')
+    if np.abs(features).max() > LARGEST:  # as are parts of numbers of 64 bits
+        raise ValueError('"features" has numbers beyond 1e9; expected float32, not float64')
     fault = box_fault(boxes, width, height)
     if fault:
         raise ValueError(fault)
@@ -187,4 +190,5 @@ def width_of(path: str | Path) -> int:
         return int(_open_array(path).shape[-1])
     for _, regions in read_tsv(path, Tally(skip=True)):
         return int(regions.features.shape[1])
+    next(read_tsv(path, Tally()), None)  # the fault of the first line
     raise DataError("holds no line with regions", path)

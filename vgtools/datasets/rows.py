@@ -147,7 +147,8 @@ def read_splits(folder: str | Path, flickr8k: bool | None = None) -> dict[str, s
     splits: dict[str, str] = {}
     listed: dict[str, str] = {}  # an image may be named with or without its suffix
     for split, path in lists.items():
-        for number, name in enumerate(read_lines(path), 1):
+        for number, line in enumerate(read_lines(path), 1):
+            name = line.strip()
             if not name:
                 continue
             first = listed.setdefault(Path(name).stem, split)

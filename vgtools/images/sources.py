@@ -309,6 +309,11 @@ def is_picture(name: str) -> bool:
     return _suffix(name) in SUFFIXES
 
 
+def _of_macos(name: str) -> bool:
+    """Return whether macOS wrote a file about another, with its name after `._`."""
+    return os.path.basename(name).startswith("._")
+
+
 def flickr_number(stem: str) -> str | None:
     """Return the number of a photo of Flickr8k, by its name without the suffix; None for others."""
     found = _FLICKR8K.fullmatch(stem)
@@ -319,7 +324,7 @@ def _walk(root: str, left_out: Counter[str]) -> list[str]:
     """Return the image files below a directory, links followed, in natural order."""
     images = []
     for file in files_below(root, left_out):
-        if is_picture(file):
+        if is_picture(file) and not _of_macos(file):
             images.append(file)
         else:
             left_out[_suffix(file)] += 1
@@ -541,7 +546,7 @@ def members(
                 name = member.name.removeprefix("./")
                 if member.isdir():
                     continue
-                if not counts(name):
+                if not counts(name) or _of_macos(name):
                     left_out[_suffix(name)] += 1
                     continue
                 if name in seen:

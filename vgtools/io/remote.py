@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader, RawIOBase
 from itertools import islice
@@ -33,7 +33,7 @@ _ASKED = 16  # objects that a store is asked about at a time
 # Facts by which a change of an object shows, by the names that stores have for them.
 _VERSIONS = (
     "ETag", "etag", "Content-MD5", "Digest", "md5Hash", "blob_id",
-    "Last-Modified", "LastModified", "last_modified", "mtime",
+    "Last-Modified", "LastModified", "last_modified", "modified", "modify", "mtime", "created",
 )  # fmt: skip
 _GONE = (404, 410)  # status of a web server
 _HIDDEN = (401, 403)
@@ -135,8 +135,11 @@ def facts(url: str) -> Facts:
         if info["size"] is None:
             why = "has no size at its server, which vg asks for; download it, and name the file"
             raise DataError(why, url, code=Exit.NO_INPUT)
-        version = next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
-        return Facts(int(info["size"]), version)
+        return Facts(int(info["size"]), _version(info))
+
+
+def _version(info: Mapping[str, Any]) -> str:
+    return next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
 
 
 def facts_of(urls: Sequence[str]) -> list[Facts | None]:
@@ -199,16 +202,18 @@ class _Object(RawIOBase):
     """An object that is read; errors of the store name its URL.
 
     A large one is fetched in parts, perhaps of several versions: at its end the store is asked
-    whether it changed meanwhile.
+    whether it changed meanwhile. A web server that sends no parts is read from the start.
 
     Raises:
-        DataError: it did (78).
+        DataError: it changed (78).
     """
 
-    def __init__(self, url: str, stream: Any) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
-        self._stream = stream
-        self._size = int(getattr(stream, "size", None) or 0)  # 0 where it comes in one answer
+        self._system, self._path = _system(url)
+        self._stream = self._system.open(self._path, "rb", block_size=_AHEAD)
+        self._in_parts = True
+        self._size = int(getattr(self._stream, "size", None) or 0)  # 0: it comes in one answer
         self._facts = facts(url) if self._size > _AHEAD else None
 
     def readable(self) -> bool:
@@ -218,11 +223,31 @@ class _Object(RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        return int(self._stream.seek(offset, whence))
+        if self._in_parts:
+            return int(self._stream.seek(offset, whence))
+        base = (0, self._stream.tell(), self._size)[whence]
+        if base + offset != self._stream.tell():
+            with _about(self._url):
+                self._read_to(base + offset)
+        return base + offset
+
+    def _read_to(self, offset: int) -> None:
+        """Open the object again, in one answer, and read up to an offset."""
+        self._stream.close()
+        self._stream = self._system.open(self._path, "rb", block_size=0)
+        self._in_parts = False
+        while (left := offset - self._stream.tell()) > 0 and self._stream.read(min(left, _AHEAD)):
+            pass
 
     def readinto(self, buffer: Any) -> int:
         with _about(self._url):
-            count = int(self._stream.readinto(buffer))
+            try:
+                count = int(self._stream.readinto(buffer))
+            except ValueError as error:
+                if not self._in_parts or "support range requests" not in str(error):
+                    raise
+                self._read_to(self._stream.tell())
+                count = int(self._stream.readinto(buffer))
         if self._facts is not None and self._stream.tell() >= self._size:
             if facts(self._url) != self._facts or self._facts.bytes != self._size:
                 why = "changed while it was read; --restart starts over"
@@ -238,9 +263,7 @@ class _Object(RawIOBase):
 def open_url(url: str) -> BinaryIO:
     """Open an object for reading; `seek` costs nothing, and only the parts read are fetched."""
     with _about(url):
-        system, path = _system(url)
-        stream = _Object(url, system.open(path, "rb", block_size=_AHEAD))
-        return cast(BinaryIO, BufferedReader(stream, 1 << 20))
+        return cast(BinaryIO, BufferedReader(_Object(url), 1 << 20))
 
 
 def read(url: str) -> bytes:
@@ -427,6 +450,9 @@ def fetch(url: str) -> Path:
         # The facts of all files are part of the key: a changed artifact gets a folder of its own,
         # and a process that has mapped the old copy keeps it.
         found = _files(system, path)
+        if not all(map(_version, found.values())):
+            why = "has neither a date nor an ETag at its server, so that no change of it would show"
+            raise DataError(f"{why}; download it, and name the file", url, code=Exit.NO_INPUT)
         versions = map(str, found.values())
         key = "\n".join([url, *found, *versions])
         place = cached(key, lambda part: _download(system, path, found, part))

@@ -10,14 +10,15 @@ from typing import Any
 
 from vgtools.io.errors import DataError
 from vgtools.io.files import read_json
-from vgtools.models.encoder import max_positions
+from vgtools.models.encoder import TEXT_SIDES, max_positions
+from vgtools.models.masked_lm import check_sizes
 from vgtools.models.references import first_line, quiet_transformers, resolve
 
 CLIP = ("clip", "clip_text_model")  # model types that have a text tower with its projection
 
 
 def describe(ref: str) -> dict[str, Any]:
-    """Return the sizes of a text encoder, or of the text tower of a CLIP.
+    """Return the sizes of a text encoder, or of the text side of a CLIP or its kin.
 
     Args:
         ref: hub name, directory, vg run or `builtin:NAME`; or a configuration (`X.json`).
@@ -38,6 +39,8 @@ def describe(ref: str) -> dict[str, Any]:
     file = Path(ref) if is_file else resolve(ref, ["config.json"]) / "config.json"
     values = read_json(file, "a transformers configuration")
     kind = values.pop("model_type", None)
+    for part in (values, values.get("text_config")):
+        check_sizes(part if isinstance(part, dict) else {}, str(file))
     try:
         # On the meta device a network has all its shapes, and takes no memory.
         with quiet_transformers(), torch.device("meta"):
@@ -45,14 +48,19 @@ def describe(ref: str) -> dict[str, Any]:
             if kind in CLIP:
                 config = _tower(config)
                 model = CLIPTextModelWithProjection(config)
+            elif kind in TEXT_SIDES:
+                model = AutoModel.from_config(config).text_model
+                config = config.text_config
             else:
                 model = AutoModel.from_config(config)
+        names = ("intermediate_size", "hidden_dim", "ffn_dim", "n_inner")
+        inner = [getattr(config, name, None) for name in names]
         sizes = {
             "width": int(config.hidden_size),
             "max_length": max_positions(config),
             "layers": int(config.num_hidden_layers),
             "heads": int(config.num_attention_heads),
-            "inner": int(config.intermediate_size),
+            "inner": int(next((found for found in inner if found), 4 * config.hidden_size)),
             "vocabulary": int(config.vocab_size),
         }
     # Values that do not go together, or belong to another architecture, raise errors of any type.

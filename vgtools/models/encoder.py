@@ -246,8 +246,8 @@ def _has_regions(config: Mapping[str, Any]) -> bool:
 
 _LIKE_ROBERTA = frozenset({
     "altclip_text_model", "bridgetower_text_model", "camembert", "clap_text_model",
-    "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm", "mluke", "mpnet",
-    "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+    "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm",
+    "mluke", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 })  # fmt: skip
 
 
@@ -282,6 +282,22 @@ def load_masked_lm(ref: str, *, new_head: bool = True) -> Encoder:
     return as_encoder(model, tokenizer, ref, folder=folder)
 
 
+# A generation_config.json must not change the form of the output or the search that vg's flags
+# describe, and the time that it takes decides nothing.
+_PLAIN_SEARCH = {
+    "return_dict_in_generate": False,
+    "num_return_sequences": 1,
+    "num_beam_groups": 1,
+    "stop_strings": None,
+    "max_time": None,
+    "penalty_alpha": None,
+    "prompt_lookup_num_tokens": None,
+    "constraints": None,
+    "force_words_ids": None,
+    "dola_layers": None,
+}
+
+
 def load_seq2seq(ref: str) -> Encoder:
     """Load a translation model and its tokenizer, on the CPU, in float32.
 
@@ -301,6 +317,8 @@ def load_seq2seq(ref: str) -> Encoder:
     if lacking:
         raise DataError(f'config.json: lacks "{lacking[0]}", a number', ref, code=Exit.CONFIG)
     _check_ids(model, folder)
+    for name, value in _PLAIN_SEARCH.items():
+        setattr(model.generation_config, name, value)
     encoder = as_encoder(model, tokenizer, ref, folder=folder)
     # How it decodes is in a file of its own.
     name = "generation_config.json"
@@ -577,6 +595,10 @@ def _pretrained(
         except Exception as error:  # raised by the configuration, safetensors or torch
             raise unusable(name, error, folder) from None
     check_read(report["unexpected_keys"], folder)
+    if config.get("model_type") == "xmod" and not config.get("default_language"):
+        languages = ", ".join(model.config.languages)
+        why = f'"default_language": expected one of {languages}'
+        raise DataError(why, folder / "config.json", code=Exit.CONFIG)
     # A bare encoder's names have no prefix; in a model with a head, the head may be new. No system
     # here uses the pooler.
     prefix = "" if model is model.base_model else f"{model.base_model_prefix}."

@@ -90,6 +90,8 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
             lm = AutoModelForMaskedLM.from_config(config, attn_implementation=None)
     except Exception as error:  # values that do not go together raise errors of any type
         raise unusable("shape", error, file) from None
+    if any(isinstance(part, nn.Embedding) and not part.num_embeddings for part in lm.modules()):
+        raise DataError('"type_vocab_size": expected at least 1, got 0', file)
     try:
         mlm_hidden(lm)
     except DataError as error:

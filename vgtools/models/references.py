@@ -170,7 +170,7 @@ def load_tokenizer(ref: str) -> Tokenizer:
         return _usable(lambda: clip_bpe.open_merges(folder), folder)
     file = folder / "tokenizer.json"
     if file.exists():
-        return _usable(lambda: Tokenizer.from_file(str(file)), file)
+        return _usable(lambda: _as_configured(Tokenizer.from_file(str(file)), file), file)
     if (vocabulary := folder / "vocab.txt").exists():
         return _usable(lambda: _word_piece(vocabulary), vocabulary)
     if (table := folder / "vocab.json").exists() and (folder / "merges.txt").exists():
@@ -234,6 +234,38 @@ def _quiet_panics() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def _as_configured(tokenizer: Tokenizer, file: Path) -> Tokenizer:
+    """Return a tokenizer with the settings next to it, which win over it in transformers as well.
+
+    Raises:
+        DataError: it lacks tokens that are named next to it (65).
+    """
+    from tokenizers import normalizers
+
+    config = file.with_name("tokenizer_config.json")
+    settings = read_json(config) if config.exists() else {}
+    added = settings.get("added_tokens_decoder") or {}
+    for number, entry in added.items() if isinstance(added, Mapping) else ():
+        name = entry.get("content") if isinstance(entry, Mapping) else None
+        if isinstance(name, str) and tokenizer.token_to_id(name) is None:
+            why = f"lacks {name!r:.40}, the token {number} of {config.name}; {_SAVE_FAST}"
+            raise DataError(why, file)
+    form = tokenizer.normalizer
+    kind = str(settings.get("tokenizer_class"))
+    if isinstance(form, normalizers.BertNormalizer) and not kind.startswith(
+        ("PreTrained", "TokenizersB")
+    ):
+        for name, key in (
+            ("lowercase", "do_lower_case"),
+            ("strip_accents", "strip_accents"),
+            ("handle_chinese_chars", "tokenize_chinese_chars"),
+        ):
+            if key in settings and getattr(form, name) != settings[key]:
+                setattr(form, name, settings[key])
+        tokenizer.normalizer = form
+    return tokenizer
 
 
 def _word_piece(file: Path) -> Any:
@@ -415,8 +447,8 @@ def from_pretrained(
     config = settings.get("config") or read_json(folder / "config.json")
     kind = config.get("model_type") if isinstance(config, Mapping) else config.model_type
     if kind in _SPARSE:
-        # transformers turns to full attention, for good, at the first short text: the states of a
-        # long one would depend on the texts before it.
+        # transformers turns to full attention, for good, at the first short text: states of a long
+        # text would depend on the texts before it.
         asked["attention_type"] = "original_full"
     if "config" in settings:
         for key, value in asked.items():
@@ -486,7 +518,7 @@ def weight_files(folder: Path) -> list[Path]:
     """Return `model.safetensors`, or else the files that its index names, or else every one.
 
     Raises:
-        DataError: a file of the index is missing (66), or it is no index (65).
+        DataError: a file of the index is missing (66), or that is not an index (65).
     """
     main = folder / "model.safetensors"
     index = folder / f"{main.name}.index.json"
@@ -542,16 +574,17 @@ OF_LAYER = re.compile(
 )
 
 
-def unread_weights(names: Iterable[str]) -> list[str]:
-    """Return those names of weights that a text encoder must read: all inside its layers.
+# The layers of any architecture; neither the image side, nor attention of a decoder to an encoder,
+# nor constants that older versions of transformers stored.
+_IN_LAYER = re.compile(
+    r"(?!vision_model\.)(?:.+\.)?(?:layers?|h|blocks?)\.\d+\."
+    r"(?!.*(?:cross|\battn\.bias$|masked_bias$|inv_freq$|position_ids$))"
+)
 
-    The attention of a decoder to an encoder is not computed, nor is the image side.
-    """
-    return sorted(
-        name
-        for name in names
-        if (found := OF_LAYER.match(name)) and found[1] != "vision" and "cross" not in name
-    )
+
+def unread_weights(names: Iterable[str]) -> list[str]:
+    """Return those names of weights that a text encoder must read: all inside its layers."""
+    return sorted(filter(_IN_LAYER.match, names))
 
 
 def check_read(unexpected: Iterable[str], folder: Path) -> None:

@@ -19,7 +19,13 @@ from vgtools.io.files import read_json
 from vgtools.io.forms import check_form
 from vgtools.io.own import atomic_write, sync_dir
 from vgtools.io.process import Lock
-from vgtools.models.references import TOKENIZER_FILES, fingerprint, load_tokenizer, read_weights
+from vgtools.models.references import (
+    TOKENIZER_FILES,
+    fingerprint,
+    load_tokenizer,
+    read_weights,
+    unread_weights,
+)
 from vgtools.models.runs import save_run
 from vgtools.models.sealed import digests, files_below, is_run_json
 from vgtools.text.tokens import tokenizer_fingerprint
@@ -30,7 +36,11 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, "Tensor"]
 
 # `bert.encoder.layer.0…` and `encoder.layer.0…` are the same weight; `cls.predictions…` is a head.
-_ENCODER_WEIGHT = re.compile(r"(\w+\.)?((?:embeddings|encoder|transformer|pooler)\..+)")
+_ENCODER_WEIGHT = re.compile(
+    r"((?!encoder\.|transformer\.)\w+\.)?"
+    r"((?:embeddings|embeddings_project|encoder|transformer|pooler|layers|h|wte|wpe|ln_f|final_norm"
+    r"|final_layer_norm|(?<=text_model\.)head)\..+)"
+)
 _TEXT_TOWER = "text_model."  # the prefix in a CLIP and its kin, where images have one of their own
 
 _KIND = "noise"
@@ -42,6 +52,9 @@ def encoder_weights(tensors: Tensors) -> dict[str, Tensor]:
     The prefix of the network is removed; heads and tensors of integers are left out. Old
     checkpoints call the weight and bias of a LayerNorm gamma and beta. A CLIP is its text encoder
     here. Where two encoders would have the same names, they keep their prefixes.
+
+    Raises:
+        DataError: there are layers under other names (65).
     """
     found: dict[tuple[str, str], Tensor] = {}
     for name, tensor in tensors.items():
@@ -50,6 +63,10 @@ def encoder_weights(tensors: Tensors) -> dict[str, Tensor]:
             plain = re.sub(r"(?<=LayerNorm\.)gamma$", "weight", match[2])
             plain = re.sub(r"(?<=LayerNorm\.)beta$", "bias", plain)
             found[match[1] or "", plain] = tensor
+    others = (name for name in tensors if not _ENCODER_WEIGHT.fullmatch(name))
+    if other := unread_weights(others):
+        why = f"has layers under names that vg does not know, the first {other[0]}"
+        raise DataError(f"{why}; their weights would be left out")
     if any(prefix == _TEXT_TOWER for prefix, _ in found):
         found = {key: tensor for key, tensor in found.items() if key[0] == _TEXT_TOWER}
     several = len({plain for _, plain in found}) < len(found)
