@@ -37,7 +37,11 @@ def test_quoted_columns_between_commas_and_classes(tmp_path: Path) -> None:
         (TAB + "a\t0\tx\n", "Conc.M", r"x\.txt:6: 'x' in \"Conc\.M\"; expected a finite number"),
         (TAB + "a\t0\tnan\n", "Conc.M", r"x\.txt:6: 'nan' in"),
         (TAB + "a\t0\t1_000\n", "Conc.M", r"x\.txt:6: '1_000' in"),
-        ("Word\tV\na\t4,85\n", "V", r"x\.txt:2: '4,85' in \"V\" has a decimal comma"),
+        (
+            "Word\tV\na\t4,85\n",
+            "V",
+            r"x\.txt:2: '4,85' in \"V\" has a comma; write numbers as 1234",
+        ),
         (
             "Word\tV\nx\tNA\na\t1\nb\t2\n",
             "V",

@@ -20,7 +20,7 @@ from vgtools.io.errors import (
     make_room,
     plain,
 )
-from vgtools.io.names import public
+from vgtools.io.names import base_of, public
 from vgtools.io.process import command_line, note_command_line
 
 
@@ -133,6 +133,10 @@ def test_the_batch_that_did_not_fit_is_freed_before_the_cache_is_emptied(
             "https://host/a?AWSAccessKeyId=secret&Expires=1",
             "https://host/a?AWSAccessKeyId=***&Expires=1",
         ),
+        ("http://u:p@ss@host/a", "http://***@host/a"),
+        ("https://host/a?m=a@b", "https://host/a?m=a@b"),
+        ("https://host/a?key=AIzaSyA0123456789abcdef", "https://host/a?key=***"),
+        ("https://host/a?key=images/1.npy", "https://host/a?key=images/1.npy"),
         ("https://host/a?keyword=dog&id=3", "https://host/a?keyword=dog&id=3"),
         ("hf://gpt2@main/a.txt", "hf://gpt2@main/a.txt"),
         ("s3://bucket/a@b:c@d.txt", "s3://bucket/a@b:c@d.txt"),
@@ -144,6 +148,7 @@ def test_passwords_in_urls_are_in_no_message_and_no_record(url: str, shown: str)
     assert str(error) == f"{shown}: is not at {shown}"
     assert error.record() == {"file": shown, "line": None, "error": f"is not at {shown}"}
     assert public(url) == shown
+    assert base_of(url) == shown.rpartition("/")[2]
     note_command_line(["vg", "stats", url])
     try:
         assert command_line() == ["vg", "stats", shown]

@@ -28,8 +28,23 @@ class Store(AbstractFileSystem):  # type: ignore[misc]
 
     def _open(self, path: str, mode: str = "rb", **how: Any) -> Any:
         if how["block_size"] == 0:
-            return io.BytesIO(b"old line\n" * (SIZE // 9))
+            return Answer(b"old line\n" * (SIZE // 9))
         return Part(self, path, mode, how["block_size"], cache_type="readahead")
+
+
+class Answer(io.BytesIO):
+    """Bytes as they come from a web server: no way back, and not all at once."""
+
+    def seek(self, *_: int) -> int:
+        raise ValueError("Cannot seek streaming HTTP file")
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(min(size, 70_001) if size and size > 0 else size)
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class Part(AbstractBufferedFile):  # type: ignore[misc]
@@ -65,7 +80,7 @@ def test_a_server_that_sends_no_parts_is_read_from_the_start() -> None:
     whole = b"old line\n" * (SIZE // 9)
     with open_url("changing://bucket/a.txt") as stream:
         assert stream.read() == whole
-        for offset in (7_000_000, 5):
+        for offset in (7_000_000, 5, 4_000_000):
             assert stream.seek(offset) == offset
             assert stream.read(100) == whole[offset : offset + 100]
         assert stream.seek(-9, 2) == SIZE - 9
@@ -77,3 +92,28 @@ def test_an_artifact_whose_changes_would_not_show_is_not_kept() -> None:
     with pytest.raises(DataError, match="neither a date nor an ETag") as caught:
         fetch("changing://bucket/a.npy")
     assert caught.value.code == Exit.NO_INPUT
+
+
+def test_a_change_shows_whatever_was_read_first_and_last() -> None:
+    with (
+        pytest.raises(DataError, match="changed while it was read"),
+        open_url("changing://bucket/a.txt") as stream,
+    ):
+        stream.seek(-9, 2)
+        stream.read()
+        stream.seek(5)
+        stream.read(10)
+
+
+def test_an_object_that_ends_early_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    Store.left = 100
+    fetch_range = Part._fetch_range
+    short = 6 << 20
+    monkeypatch.setattr(
+        Part, "_fetch_range", lambda self, start, end: fetch_range(self, start, min(end, short))
+    )
+    with (
+        pytest.raises(DataError, match="changed while it was read"),
+        open_url("changing://bucket/a.txt") as stream,
+    ):
+        stream.read()

@@ -205,13 +205,25 @@ def test_layers_that_a_configuration_leaves_out_are_refused(
         load_encoder(str(folder))
 
 
-def test_constants_of_older_gpts_are_no_lost_weights() -> None:
-    names = ["h.0.attn.bias", "h.11.attn.masked_bias", "transformer.h.0.attn.bias", "cls.bias"]
-    names += ["vision_model.encoder.layers.0.mlp.fc1.bias", "lxmert.encoder.x_layers.0.w"]
+def test_constants_heads_and_other_sides_are_no_lost_weights() -> None:
+    bert = ["encoder.layer.0.attention.self.query.bias", "pooler.dense.bias"]
+    names = ["vision_model.encoder.layers.0.mlp.fc1.bias", "lxmert.encoder.x_layers.0.w"]
     names += ["encoder.layer.0.crossattention.self.query.weight", "classifier.1.weight"]
-    assert unread_weights(names) == []
-    lost = ["bert.encoder.layer.10.attention.self.query.bias", "h.3.mlp.w", "layers.1.attn.w"]
-    assert unread_weights(lost) == lost
+    names += ["classifier.layers.0.weight", "decoder.layers.0.w", "cls.head.layer.0.weight"]
+    names += ["clip.vision_model.encoder.layer.0.w", "cls.bias"]
+    assert unread_weights(names, bert) == []
+    gpt = ["h.0.mlp.c_fc.weight", "wte.weight"]
+    names = ["h.0.attn.bias", "h.11.attn.masked_bias", "transformer.h.0.attn.attention.bias"]
+    assert unread_weights([*names, "h.0.attn.causal_mask"], gpt) == []
+    for network, name in (
+        (bert, "bert.encoder.layer.10.attention.self.query.bias"),
+        (bert, "encoder.layer.0.attention.self.distance_embedding.weight"),
+        (["bert.encoder.layer.0.w"], "encoder.layer.0.lora_A"),
+        (gpt, "transformer.h.3.mlp.w"),
+        (["layers.0.attn.w"], "model.layers.1.attn.w"),
+        (["encoder.groups.0.albert_layers.0.w"], "encoder.groups.0.albert_layers.0.lora_A"),
+    ):
+        assert unread_weights([name], network) == [name]
 
 
 def test_a_model_of_many_languages_without_a_default_one_is_refused(tmp_path: Path) -> None:

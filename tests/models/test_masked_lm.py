@@ -39,7 +39,7 @@ BART = {"model_type": "bart", "encoder_attention_heads": 2, "decoder_attention_h
         ({"hidden_size": True}, '"hidden_size": expected a whole number from 1 to 65536, got Tr'),
         ({"num_hidden_layers": 10**9}, '"num_hidden_layers": expected a whole number from 1 to 1'),
         ({"position_embedding_type": "relative_key"}, 'relative positions; expected "absolute"'),
-        ({"type_vocab_size": 0}, '"type_vocab_size": expected at least 1, got 0'),
+        ({"type_vocab_size": 0}, "token_type_embeddings would have no rows; expected sizes"),
         ({"hidden_act": "nothing"}, "is not a usable shape: "),
         (BART, '"model_type": expected a masked language model'),
     ],

@@ -81,6 +81,8 @@ def test_settings_next_to_a_tokenizer_win_as_in_transformers(tmp_path: Path, kin
         assert ours.normalizer.normalize_str("Ünï 東京") == theirs.normalizer.normalize_str(
             "Ünï 東京"
         )
+    file.write_text('{"do_lower_case": null}')
+    assert load_tokenizer(str(tmp_path)).normalizer.normalize_str("Ünï") == "uni"
     file.write_text('{"added_tokens_decoder": {"21": {"content": "<extra>"}}}')
     message = refusal(lambda: load_tokenizer(str(tmp_path)))
     assert "tokenizer.json: lacks '<extra>', the token 21 of tokenizer_config.json" in message

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BartConfig,
+    BartModel,
+)
 
 from tests.tiny import save_encoder, save_run_of
 from vgtools.io.errors import DataError, Exit
@@ -50,22 +58,52 @@ def test_difference_by_hand_whatever_the_prefix_of_the_names() -> None:
         difference(a, {"cls.predictions.bias": torch.zeros(1)})
 
 
-@pytest.mark.parametrize("family", ["modernbert", "gpt2", "electra", "distilbert", "albert"])
-def test_all_weights_of_an_encoder_are_compared_and_changed(family: str) -> None:
-    """Whatever names its layers have."""
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        ("bert", AutoModelForMaskedLM),
+        ("modernbert", AutoModelForMaskedLM),
+        ("gpt2", AutoModelForCausalLM),
+        ("electra", AutoModelForMaskedLM),
+        ("distilbert", AutoModelForMaskedLM),
+        ("albert", AutoModelForMaskedLM),
+        ("xlm", AutoModelForMaskedLM),
+    ],
+)
+def test_all_weights_of_an_encoder_are_compared_and_changed(family: str, head: Any) -> None:
+    """Whatever names its layers have, with a head or without."""
     shape = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     shape |= {"intermediate_size": 16, "hidden_dim": 16, "embedding_size": 4}
     if family == "modernbert":
         shape |= {f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "cls", "sep")}
     torch.manual_seed(0)
-    for network in (AutoModel, AutoModelForMaskedLM if family != "gpt2" else AutoModel):
-        net = network.from_config(AutoConfig.for_model(family, **shape))
-        state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-        inner = net.base_model.state_dict()
-        size = sum(tensor.numel() for tensor in inner.values() if tensor.is_floating_point())
-        assert difference(state, state).numbers == size
-        noisy = add_noise(state, 0.1, 0)
-        assert difference(state, noisy).total == pytest.approx(0.1, rel=0.2)
+    config = AutoConfig.for_model(family, **shape)
+    headed = head.from_config(config)
+    bare = AutoModel.from_config(config)
+    base = {name: x for name, x in bare.state_dict().items() if "pooler" not in name}
+    with torch.no_grad():
+        bare.load_state_dict(headed.base_model.state_dict(), strict=False)
+    size = sum(tensor.numel() for tensor in base.values() if tensor.is_floating_point())
+    found = difference(headed.state_dict(), base)
+    assert (found.numbers, found.total, found.alone) == (size, 0, [])
+    noisy = add_noise(base, 0.1, 0)
+    assert difference(headed.state_dict(), noisy).total == pytest.approx(0.1, rel=0.2)
+
+
+def test_of_an_encoder_with_a_decoder_the_encoder_is_compared() -> None:
+    shape = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 2, "vocab_size": 30}
+    shape |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    net = BartModel(BartConfig(**shape, encoder_ffn_dim=16, decoder_ffn_dim=16))
+    for prefix in ("", "model."):
+        names = encoder_weights({prefix + name: x for name, x in net.state_dict().items()})
+        inner = {f"encoder.{name}" for name in net.encoder.state_dict()}
+        assert names.keys() == inner
+
+
+def test_of_a_dual_encoder_s_own_roberta_the_text_side_is_compared() -> None:
+    names = ["text_model.roberta.encoder.layer.0.w", "vision_model.encoder.layers.0.w"]
+    found = encoder_weights({name: torch.ones(1) for name in names})
+    assert found.keys() == {"encoder.layer.0.w"}
 
 
 def test_layers_under_unknown_names_are_refused() -> None:
@@ -209,6 +247,12 @@ def test_files_of_the_user_in_and_beside_a_noisy_run_stay(tmp_path: Path, name: 
     assert (tmp_path / name).read_text() == "mine"
 
 
+def stamp(path: Path) -> tuple[int, int, int]:
+    """Return the facts of a file that reading it leaves alone."""
+    found = path.lstat()
+    return found.st_ino, found.st_mode, found.st_mtime_ns
+
+
 @pytest.mark.parametrize("name", ["photos", "encoder/photos", "encoder/config.json", "encoder"])
 @pytest.mark.parametrize("kind", ["link", "broken", "folder", "pipe"])
 def test_links_and_empty_folders_of_the_user_in_a_noisy_run_stay(
@@ -231,11 +275,11 @@ def test_links_and_empty_folders_of_the_user_in_a_noisy_run_stay(
         mine.symlink_to(target)
     if name == "encoder" and kind == "folder":
         (mine / "mine").mkdir()
-    before = mine.lstat()
+    before = stamp(mine)
     with pytest.raises(DataError, match="not of the run, or has changed; choose") as caught:
         save_noisy(str(source), out, 0.1, seed=0)
     assert caught.value.code == Exit.CANNOT_CREATE
-    assert mine.lstat() == before
+    assert stamp(mine) == before
 
 
 def test_a_run_json_of_the_user_in_place_of_a_noisy_run_stays(tmp_path: Path) -> None:

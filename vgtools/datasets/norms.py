@@ -72,8 +72,9 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
             tally.left_out["duplicate word"] += 1
             continue
         number = _number(text)
-        if number is None and _number(text.replace(",", ".", 1)) is not None:
-            why = f'{text!r:.60} in "{value}" has a decimal comma; write the numbers with points'
+        in_figures = numbers is not False and number is None
+        if in_figures and _number(text.replace(",", "")) is not None:
+            why = f'{text!r:.60} in "{value}" has a comma; write numbers as 1234.5'
             raise DataError(why, path, line + 1)
         seen[name] = number is not None
         first = first or text

@@ -114,7 +114,7 @@ def _read_url(url: str, image: str) -> bytes:
         if size <= MAX_BYTES:
             return remote.read(url)
     except DataError as error:
-        if error.code != Exit.NO_INPUT:
+        if error.code != Exit.NO_INPUT and not isinstance(error, remote.UnsizedError):
             raise
         raise ImageError(f"cannot be read: {error.why}{tried}") from None
     raise ImageError(_too_large(size))
@@ -306,7 +306,7 @@ def _suffix(name: str) -> str:
 
 def is_picture(name: str) -> bool:
     """Return whether a file is a picture by its suffix, in any case."""
-    return _suffix(name) in SUFFIXES
+    return _suffix(name) in SUFFIXES and not _of_macos(name)
 
 
 def _of_macos(name: str) -> bool:
@@ -324,7 +324,7 @@ def _walk(root: str, left_out: Counter[str]) -> list[str]:
     """Return the image files below a directory, links followed, in natural order."""
     images = []
     for file in files_below(root, left_out):
-        if is_picture(file) and not _of_macos(file):
+        if is_picture(file):
             images.append(file)
         else:
             left_out[_suffix(file)] += 1

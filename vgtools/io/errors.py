@@ -74,11 +74,13 @@ class DataError(Exception):
 
 
 # A user and a password, or whatever web servers take in their place.
-_LOGIN = re.compile(r"(?:(?<=://)[^/\s@:]+:|(?<=http://)|(?<=https://))[^/\s@]+(?=@)")
-# An entry of a query whose value opens a store: X-Amz-Signature, sig, access_token, key …
+_LOGIN = re.compile(r"(?:(?<=://)[^/\s@:?#]+:|(?<=http://)|(?<=https://))[^/\s?#]+(?=@)")
+# An entry of a query whose value opens a store: X-Amz-Signature, sig, access_token … A `key` may
+# also be the name of an object, which is shorter or has points.
 _KEY = re.compile(
-    r"([?&][^=&#\s]*(?:\b(?:sig|key|auth)\b|signature|token|secret|credential|password"
-    r"|(?:api|access)[-_]?key)[^=&#\s]*=)[^&#\s'\"]+?(?=[:;,.]?(?:[&#\s'\"]|$))",
+    r"([?&][^=&#\s]*(?:\b(?:sig|auth|pass)\b|signature|token|secret|credential|passw|pwd|jwt"
+    r"|(?:api|access)[-_]?key)[^=&#\s]*=|[?&]key=(?=[\w-]{20,}(?:[&#\s'\":;,]|$)))"
+    r"[^&#\s'\"]+?(?=[:;,.]?(?:[&#\s'\"]|$))",
     re.IGNORECASE,
 )
 

@@ -147,7 +147,7 @@ def split_table(path: str | Path) -> tuple[str, str]:
 def base_of(path: str | Path) -> str:
     """Return the name of an input without its folder, with the columns of a table."""
     file, columns = split_table(path)
-    return os.path.basename(file) + (f"#{columns}" if columns else "")
+    return os.path.basename(without_secrets(file)) + (f"#{columns}" if columns else "")
 
 
 def file_of(path: str | Path) -> str:

@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader, RawIOBase
@@ -34,6 +35,7 @@ _ASKED = 16  # objects that a store is asked about at a time
 _VERSIONS = (
     "ETag", "etag", "Content-MD5", "Digest", "md5Hash", "blob_id",
     "Last-Modified", "LastModified", "last_modified", "modified", "modify", "mtime", "created",
+    "sha", "modificationTime", "md5Checksum", "modifiedTime",
 )  # fmt: skip
 _GONE = (404, 410)  # status of a web server
 _HIDDEN = (401, 403)
@@ -47,6 +49,14 @@ class Facts(NamedTuple):
 
     bytes: int
     version: str  # changes with the content; empty if the store has nothing of the kind
+
+
+class UnsizedError(DataError):
+    """An object whose server does not state its size (69)."""
+
+    def __init__(self, url: str) -> None:
+        why = "has no size at its server, which vg asks for; download it, and name the file"
+        super().__init__(why, url, code=Exit.UNAVAILABLE)
 
 
 def is_missing(error: BaseException | None) -> bool:
@@ -133,8 +143,7 @@ def facts(url: str) -> Facts:
         if info["type"] == "directory":
             raise DataError("is a folder, expected a file", url, code=Exit.NO_INPUT)
         if info["size"] is None:
-            why = "has no size at its server, which vg asks for; download it, and name the file"
-            raise DataError(why, url, code=Exit.NO_INPUT)
+            raise UnsizedError(url)
         return Facts(int(info["size"]), _version(info))
 
 
@@ -143,7 +152,7 @@ def _version(info: Mapping[str, Any]) -> str:
 
 
 def facts_of(urls: Sequence[str]) -> list[Facts | None]:
-    """Return the facts of many objects, `_ASKED` of them at a time; None of those that are missing.
+    """Return the facts of many objects, `_ASKED` at a time; None if one is missing or has no size.
 
     Raises:
         DataError: as `facts`, of a store that does not answer.
@@ -152,6 +161,8 @@ def facts_of(urls: Sequence[str]) -> list[Facts | None]:
     def ask(url: str) -> Facts | None:
         try:
             return facts(url)
+        except UnsizedError:
+            return None
         except DataError as error:
             if error.code != Exit.NO_INPUT:
                 raise
@@ -201,20 +212,29 @@ def file_size(path: str) -> int | None:
 class _Object(RawIOBase):
     """An object that is read; errors of the store name its URL.
 
-    A large one is fetched in parts, perhaps of several versions: at its end the store is asked
-    whether it changed meanwhile. A web server that sends no parts is read from the start.
+    A large one is fetched in parts, perhaps of several versions: at its end, and when it is closed,
+    the store is asked whether it changed meanwhile. A web server that sends no parts is read from
+    the start.
 
     Raises:
-        DataError: it changed (78).
+        DataError: it changed, or ended early (78).
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._stream: Any = None
         self._system, self._path = _system(url)
+        self._facts: Facts | None = None
         self._stream = self._system.open(self._path, "rb", block_size=_AHEAD)
-        self._in_parts = True
         self._size = int(getattr(self._stream, "size", None) or 0)  # 0: it comes in one answer
-        self._facts = facts(url) if self._size > _AHEAD else None
+        self._in_parts = self._size > 0
+        self._is_checked = True  # nothing was fetched since the store was asked
+        if self._size > _AHEAD:
+            try:
+                self._facts = facts(url)
+            except BaseException:
+                self._stream.close()
+                raise
 
     def readable(self) -> bool:
         return True
@@ -223,19 +243,22 @@ class _Object(RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        if self._in_parts:
-            return int(self._stream.seek(offset, whence))
-        base = (0, self._stream.tell(), self._size)[whence]
-        if base + offset != self._stream.tell():
-            with _about(self._url):
-                self._read_to(base + offset)
-        return base + offset
+        with _about(self._url):
+            if self._in_parts:
+                return int(self._stream.seek(offset, whence))
+            offset += (0, self._stream.tell(), self._size)[whence]
+            if offset < self._stream.tell():
+                self._reopen()
+            self._skip_to(offset)
+            return offset
 
-    def _read_to(self, offset: int) -> None:
-        """Open the object again, in one answer, and read up to an offset."""
+    def _reopen(self) -> None:
+        """Open the object again, in one answer."""
         self._stream.close()
         self._stream = self._system.open(self._path, "rb", block_size=0)
         self._in_parts = False
+
+    def _skip_to(self, offset: int) -> None:
         while (left := offset - self._stream.tell()) > 0 and self._stream.read(min(left, _AHEAD)):
             pass
 
@@ -246,18 +269,35 @@ class _Object(RawIOBase):
             except ValueError as error:
                 if not self._in_parts or "support range requests" not in str(error):
                     raise
-                self._read_to(self._stream.tell())
+                place = self._stream.tell()
+                self._reopen()
+                self._skip_to(place)
                 count = int(self._stream.readinto(buffer))
-        if self._facts is not None and self._stream.tell() >= self._size:
-            if facts(self._url) != self._facts or self._facts.bytes != self._size:
-                why = "changed while it was read; --restart starts over"
-                raise DataError(why, self._url, code=Exit.CONFIG)
-            self._facts = None
+        self._is_checked &= not count
+        end = self._stream.tell()
+        if self._facts is not None and len(buffer) and not count and end < self._size:
+            raise self._changed()
+        if end >= self._size:
+            self._check()
         return count
 
+    def _check(self) -> None:
+        if self._facts is not None and not self._is_checked:
+            self._is_checked = True
+            if facts(self._url) != self._facts or self._facts.bytes != self._size:
+                raise self._changed()
+
+    def _changed(self) -> DataError:
+        why = "changed while it was read; run the command again, with --restart if it has it"
+        return DataError(why, self._url, code=Exit.CONFIG)
+
     def close(self) -> None:
+        if self.closed or self._stream is None:
+            return
         self._stream.close()
         super().close()
+        if sys.exc_info()[0] is None:  # an error on its way explains more
+            self._check()
 
 
 def open_url(url: str) -> BinaryIO:
@@ -509,6 +549,10 @@ def _files(system: Any, path: str) -> dict[str, Any]:
     manifest = manifest_of(path)
     if system.isdir(path):
         found = dict(sorted(system.find(path, detail=True).items()))
+        # The lists of web servers have names alone.
+        found = {
+            name: info if _version(info) else system.info(name) for name, info in found.items()
+        }
         if f"{path}/plan.json" in found:
             with contextlib.suppress(FileNotFoundError):  # a folder that is not complete has none
                 found[manifest] = system.info(manifest)

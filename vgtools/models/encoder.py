@@ -23,7 +23,6 @@ from vgtools.io.own import atomic_write, sync_dir
 from vgtools.models.references import (
     BUILTIN,
     ENCODER_FILES,
-    OF_LAYER,
     check_read,
     check_whole,
     fingerprint,
@@ -207,6 +206,12 @@ def check_layers(config: Mapping[str, Any], folder: Path) -> None:
     _check_depth(config, folder)
 
 
+# The number of a layer; a whole dual encoder has two sides.
+_OF_LAYER = re.compile(
+    r"(?:(text|vision)_model\.)?(?:\w+\.)?(?:encoder|transformer)\.layers?\.(\d+)\."
+)
+
+
 def _check_depth(config: Mapping[str, Any], folder: Path) -> None:
     """Refuse weights of more layers than a model's configuration reads.
 
@@ -216,7 +221,7 @@ def _check_depth(config: Mapping[str, Any], folder: Path) -> None:
     depths = dict[str, int]()
     for file in weight_files(folder):
         for name in _names_in(file):
-            if found := OF_LAYER.match(name):
+            if found := _OF_LAYER.match(name):
                 side = found[1] or ""
                 depths[side] = max(depths.get(side, 0), int(found[2]) + 1)
     for side, depth in depths.items():
@@ -295,6 +300,10 @@ _PLAIN_SEARCH = {
     "constraints": None,
     "force_words_ids": None,
     "dola_layers": None,
+    "watermarking_config": None,
+    "guidance_scale": None,
+    "token_healing": False,
+    "low_memory": None,
 }
 
 
@@ -594,7 +603,7 @@ def _pretrained(
             model, report = from_pretrained(network, folder, **settings)
         except Exception as error:  # raised by the configuration, safetensors or torch
             raise unusable(name, error, folder) from None
-    check_read(report["unexpected_keys"], folder)
+    check_read(report["unexpected_keys"], model.state_dict(), folder)
     if config.get("model_type") == "xmod" and not config.get("default_language"):
         languages = ", ".join(model.config.languages)
         why = f'"default_language": expected one of {languages}'

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import MOST_LAYERS
 from vgtools.models.products import add_product, product
-from vgtools.models.references import quiet_transformers, unusable
+from vgtools.models.references import FULL_ATTENTION, SPARSE, quiet_transformers, unusable
 from vgtools.text.masking import special_id
 from vgtools.text.tokens import special_ids
 
@@ -76,6 +76,8 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
     if str(values.get("position_embedding_type")).startswith("relative"):
         why = '"position_embedding_type": transformers has given up relative positions'
         raise DataError(f'{why}; expected "absolute"', file)
+    if values["model_type"] in SPARSE:
+        values |= FULL_ATTENTION
     values["vocab_size"] = tokenizer.get_vocab_size()
     values["pad_token_id"] = special_id(tokenizer, ("[PAD]", "<pad>"))
     if values["model_type"] == "roberta":
@@ -90,8 +92,9 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
             lm = AutoModelForMaskedLM.from_config(config, attn_implementation=None)
     except Exception as error:  # values that do not go together raise errors of any type
         raise unusable("shape", error, file) from None
-    if any(isinstance(part, nn.Embedding) and not part.num_embeddings for part in lm.modules()):
-        raise DataError('"type_vocab_size": expected at least 1, got 0', file)
+    for name, part in lm.named_modules():
+        if isinstance(part, nn.Embedding) and not part.num_embeddings:
+            raise DataError(f"{name} would have no rows; expected sizes of at least 1", file)
     try:
         mlm_hidden(lm)
     except DataError as error:

@@ -253,6 +253,7 @@ def _as_configured(tokenizer: Tokenizer, file: Path) -> Tokenizer:
             why = f"lacks {name!r:.40}, the token {number} of {config.name}; {_SAVE_FAST}"
             raise DataError(why, file)
     form = tokenizer.normalizer
+    # The general classes take a tokenizer as its file has it.
     kind = str(settings.get("tokenizer_class"))
     if isinstance(form, normalizers.BertNormalizer) and not kind.startswith(
         ("PreTrained", "TokenizersB")
@@ -262,7 +263,8 @@ def _as_configured(tokenizer: Tokenizer, file: Path) -> Tokenizer:
             ("strip_accents", "strip_accents"),
             ("handle_chinese_chars", "tokenize_chinese_chars"),
         ):
-            if key in settings and getattr(form, name) != settings[key]:
+            # For accents null is a setting: they go where letters become small.
+            if key in settings and (settings[key] is not None or name == "strip_accents"):
                 setattr(form, name, settings[key])
         tokenizer.normalizer = form
     return tokenizer
@@ -425,7 +427,10 @@ def quiet_transformers() -> Iterator[None]:
 
 # The outputs of a network, where a call asks for no others.
 _RETURNED = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
-_SPARSE = ("big_bird", "bigbird_pegasus")
+# transformers turns these to full attention, for good, at the first short text: states of a long
+# text would depend on the texts before it.
+SPARSE = ("big_bird", "bigbird_pegasus")
+FULL_ATTENTION = {"attention_type": "original_full"}
 
 
 def from_pretrained(
@@ -446,10 +451,8 @@ def from_pretrained(
     asked: dict[str, Any] = {"_attn_implementation": attention, **_RETURNED}
     config = settings.get("config") or read_json(folder / "config.json")
     kind = config.get("model_type") if isinstance(config, Mapping) else config.model_type
-    if kind in _SPARSE:
-        # transformers turns to full attention, for good, at the first short text: states of a long
-        # text would depend on the texts before it.
-        asked["attention_type"] = "original_full"
+    if kind in SPARSE:
+        asked |= FULL_ATTENTION
     if "config" in settings:
         for key, value in asked.items():
             setattr(config, key, value)
@@ -482,7 +485,7 @@ def load_network(
             model, report = from_pretrained(network, folder, **settings)
         except Exception as error:  # raised by the configuration, safetensors or torch
             raise unusable(what, error, folder) from None
-    check_read(report["unexpected_keys"], folder)
+    check_read(report["unexpected_keys"], model.state_dict(), folder)
     unlike = [str(key) for key, *_ in report["mismatched_keys"]]
     return model, sorted(map(str, report["missing_keys"])), unlike
 
@@ -568,38 +571,49 @@ def _floating_weights(file: Path) -> list[str]:
     return names
 
 
-# The number of a layer; a whole dual encoder has two sides.
-OF_LAYER = re.compile(
-    r"(?:(text|vision)_model\.)?(?:\w+\.)?(?:encoder|transformer)\.layers?\.(\d+)\."
+# Not the image side, nor attention of a decoder to an encoder, nor constants that older versions of
+# transformers stored.
+_NOT_READ = re.compile(
+    r"(?:^|\.)vision_model\.|cross|\b(?:attn|attention)\.(?:masked_)?bias$"
+    r"|(?:causal_mask|inv_freq|position_ids)$"
 )
+_NUMBER = re.compile(r"\.\d+\.")
 
 
-# The layers of any architecture; neither the image side, nor attention of a decoder to an encoder,
-# nor constants that older versions of transformers stored.
-_IN_LAYER = re.compile(
-    r"(?!vision_model\.)(?:.+\.)?(?:layers?|h|blocks?)\.\d+\."
-    r"(?!.*(?:cross|\battn\.bias$|masked_bias$|inv_freq$|position_ids$))"
-)
+def unread_weights(names: Iterable[str], network: Iterable[str]) -> list[str]:
+    """Return names of weights that belong into layers of a network which lacks them.
+
+    Args:
+        names: weights in a checkpoint, whose network may have another prefix.
+        network: the names of its weights.
+    """
+    layers = {f".{_NUMBER.split(name, 1)[0]}" for name in network if _NUMBER.search(name)}
+
+    def is_inside(name: str) -> bool:
+        start = f".{_NUMBER.split(name, 1)[0]}"
+        return any(start.endswith(layer) or layer.endswith(start) for layer in layers)
+
+    return sorted(
+        name
+        for name in names
+        if _NUMBER.search(name) and not _NOT_READ.search(name) and is_inside(name)
+    )
 
 
-def unread_weights(names: Iterable[str]) -> list[str]:
-    """Return those names of weights that a text encoder must read: all inside its layers."""
-    return sorted(filter(_IN_LAYER.match, names))
-
-
-def check_read(unexpected: Iterable[str], folder: Path) -> None:
+def check_read(unexpected: Iterable[str], network: Iterable[str], folder: Path) -> None:
     """Refuse weights inside layers that a network does not read: it would compute something else.
 
     Adapters have such weights, and relative positions, which transformers has given up.
 
     Args:
         unexpected: names in the files that the network lacks.
+        network: the names of its weights.
         folder: the folder of the files.
 
     Raises:
         DataError: how many there are, and the first (65).
     """
-    if lost := unread_weights(map(str, unexpected)):
+    if lost := unread_weights(map(str, unexpected), network):
         why = f"has {amount(len(lost), 'weight')} that its architecture lacks, the first {lost[0]}"
         raise DataError(f"{why}; they would not be used", folder)
 

@@ -186,7 +186,7 @@ def read_tower(config: Mapping[str, Any], files: Iterable[Path]) -> Tower | None
     """
     with _left_to_transformers(), _Weights(files) as weights:
         tower = _tower(_shape_of(config), weights)
-        _refuse_if(bool(weights.unread))
+        _refuse_if(weights.has_more(tower))
         return tower
     return None
 
@@ -195,7 +195,7 @@ def read_texts(config: Mapping[str, Any], files: Iterable[Path]) -> ClipTexts | 
     """Return the text tower of a CLIP with its projection; as `read_tower` otherwise."""
     with _left_to_transformers(), _Weights(files) as weights:
         texts = _texts(_shape_of(config), weights)
-        _refuse_if(bool(weights.unread))
+        _refuse_if(weights.has_more(texts))
         return texts
     return None
 
@@ -307,10 +307,9 @@ class _Weights(ExitStack):
     def names(self) -> Collection[str]:
         return self._file_of.keys()
 
-    @property
-    def unread(self) -> list[str]:
-        """The names of weights inside layers that the tower does not use."""
-        return unread_weights(self._file_of.keys() - self._read)
+    def has_more(self, network: nn.Module) -> bool:
+        """Return whether there are weights for layers of a network that were not read."""
+        return bool(unread_weights(self._file_of.keys() - self._read, network.state_dict()))
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor in float32."""

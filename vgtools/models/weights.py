@@ -19,13 +19,7 @@ from vgtools.io.files import read_json
 from vgtools.io.forms import check_form
 from vgtools.io.own import atomic_write, sync_dir
 from vgtools.io.process import Lock
-from vgtools.models.references import (
-    TOKENIZER_FILES,
-    fingerprint,
-    load_tokenizer,
-    read_weights,
-    unread_weights,
-)
+from vgtools.models.references import TOKENIZER_FILES, fingerprint, load_tokenizer, read_weights
 from vgtools.models.runs import save_run
 from vgtools.models.sealed import digests, files_below, is_run_json
 from vgtools.text.tokens import tokenizer_fingerprint
@@ -35,11 +29,14 @@ if TYPE_CHECKING:
 
 Tensors = Mapping[str, "Tensor"]
 
-# `bert.encoder.layer.0…` and `encoder.layer.0…` are the same weight; `cls.predictions…` is a head.
+# `bert.encoder.layer.0…` and `encoder.layer.0…` are the same weight, `transformer.h.0…` and `h.0…`
+# as well; `cls.predictions…` is a head. A decoder after an encoder is not compared.
 _ENCODER_WEIGHT = re.compile(
-    r"((?!encoder\.|transformer\.)\w+\.)?"
-    r"((?:embeddings|embeddings_project|encoder|transformer|pooler|layers|h|wte|wpe|ln_f|final_norm"
-    r"|final_layer_norm|(?<=text_model\.)head)\..+)"
+    r"(?!(?:\w+\.)?decoder\.)((?:text_model\.)?(?:\w+\.)?)"
+    r"((?:embeddings|embeddings_project|encoder|pooler|transformer(?=\.layers?\.)"
+    r"|(?<!encoder\.)(?<!transformer\.)layers|h|wte|wpe|ln_f|final_norm|final_layer_norm"
+    r"|attentions|ffns|layer_norm1|layer_norm2|layer_norm_emb|(?<!embeddings\.)position_embeddings"
+    r"|(?<=text_model\.)head)\..+)"
 )
 _TEXT_TOWER = "text_model."  # the prefix in a CLIP and its kin, where images have one of their own
 
@@ -62,13 +59,13 @@ def encoder_weights(tensors: Tensors) -> dict[str, Tensor]:
         if match and tensor.is_floating_point():
             plain = re.sub(r"(?<=LayerNorm\.)gamma$", "weight", match[2])
             plain = re.sub(r"(?<=LayerNorm\.)beta$", "bias", plain)
-            found[match[1] or "", plain] = tensor
-    others = (name for name in tensors if not _ENCODER_WEIGHT.fullmatch(name))
-    if other := unread_weights(others):
-        why = f"has layers under names that vg does not know, the first {other[0]}"
+            found[match[1], plain] = tensor
+    layers = [name for name in tensors if re.search(r"(?:^|\.)(?:layers?|h|blocks?)\.\d+\.", name)]
+    if layers and not any(re.search(r"\.\d+\.", plain) for _, plain in found):
+        why = f"has layers under names that vg does not know, the first {min(layers)}"
         raise DataError(f"{why}; their weights would be left out")
-    if any(prefix == _TEXT_TOWER for prefix, _ in found):
-        found = {key: tensor for key, tensor in found.items() if key[0] == _TEXT_TOWER}
+    if any(prefix.startswith(_TEXT_TOWER) for prefix, _ in found):
+        found = {key: tensor for key, tensor in found.items() if key[0].startswith(_TEXT_TOWER)}
     several = len({plain for _, plain in found}) < len(found)
     return {prefix * several + plain: tensor for (prefix, plain), tensor in found.items()}
 

@@ -34,7 +34,7 @@ from vgtools.models.encoder import (
 from vgtools.models.layers import draw_linear_layers
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
-from vgtools.models.references import load_tokenizer, pick_dtype, read_weights
+from vgtools.models.references import check_read, load_tokenizer, pick_dtype, read_weights
 from vgtools.training.loop import halves, on_device
 
 
@@ -383,6 +383,7 @@ def _from_checkpoint(ref: str, alignment: str) -> tuple[VisualBert, Any]:
     missing = [n for n in names.values() if n not in known and not n.startswith(new)]
     shapes = {ours: tensor.shape for ours, tensor in model.state_dict().items()}
     wrong = [names[ours] for ours, tensor in state.items() if tensor.shape != shapes[ours]]
+    check_read(known.keys() - names.values(), names.values(), folder)
     if missing:
         why = f"lacks {len(missing)} weights of a VisualBERT, the first {missing[0]}"
         raise DataError(why, folder)
