@@ -151,8 +151,8 @@ def test_no_name_of_a_store_leads_out_of_its_folder(
         def isdir(self, path: str) -> bool:
             return True
 
-        def find(self, path: str, detail: bool) -> dict[str, dict[str, int]]:
-            return {f"{path}/plan.txt": {"size": 3}, f"{path}/{key}": {"size": 3}}
+        def find(self, path: str, detail: bool) -> dict[str, dict[str, object]]:
+            return {f"{path}/{name}": {"size": 3, "ETag": "1"} for name in ("plan.txt", key)}
 
         def get_file(self, name: str, file: str) -> None:
             Path(file).write_bytes(b"bad")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
+from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.remote import fetch, open_url
 
@@ -117,3 +119,29 @@ def test_an_object_that_ends_early_has_changed(monkeypatch: pytest.MonkeyPatch) 
         open_url("changing://bucket/a.txt") as stream,
     ):
         stream.read()
+
+
+def test_files_of_a_list_without_dates_are_asked_for_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A web server's page of a folder gives names alone."""
+    content = [b"old"]
+
+    class Pages:
+        def isdir(self, path: str) -> bool:
+            return True
+
+        def find(self, path: str, detail: bool) -> dict[str, dict[str, Any]]:
+            return {f"{path}/a.txt": {"size": None}}
+
+        def info(self, path: str) -> dict[str, Any]:
+            return {"size": 3, "ETag": content[0].decode()}
+
+        def get_file(self, name: str, file: str) -> None:
+            Path(file).write_bytes(content[0])
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(remote, "_system", lambda url: (Pages(), "host/run"))
+    assert (fetch("http://host/run") / "a.txt").read_bytes() == b"old"
+    content[0] = b"new"
+    assert (fetch("http://host/run") / "a.txt").read_bytes() == b"new"
