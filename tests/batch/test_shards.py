@@ -34,7 +34,7 @@ from vgtools.io.inputs import Inputs
 from vgtools.io.names import manifest_path
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece, read_jsonl, read_lines, read_texts, read_windows
-from vgtools.io.written import manifest_beside
+from vgtools.io.written import manifest_beside, seal
 
 
 class Lengths:
@@ -583,6 +583,25 @@ def test_a_damaged_shard_is_made_again_or_refused_where_it_is_read(
         run(folder, text, task=again)
         assert again.made == 1
     assert "".join(f"{x}\n" for x in read_lines(folder)).encode() == expected
+
+
+@pytest.mark.parametrize("hashed", ["../x", "0" * 64])
+def test_a_commit_that_states_another_hash_is_none(tmp_path: Path, hashed: str) -> None:
+    text = tmp_path / "a.txt"
+    folder = tmp_path / "o.jsonl"
+    text.write_bytes(TEXT)
+    run(folder, text, part=(0, 2))
+    commit = folder / "000000.json"
+    body = json.loads(commit.read_text())
+    (facts,) = body["files"].values()
+    facts["sha256"] = hashed
+    del body["sha256"]
+    commit.write_bytes(dumps(body | {"sha256": seal(body)}))
+    task = Lengths()
+    done = run(folder, text, task=task)
+    assert done is not None
+    assert task.made == 1 + len(range(1, done["shards"], 2))
+    assert "".join(f"{x}\n" for x in read_lines(folder)).encode() == whole(tmp_path, text)
 
 
 def test_a_damaged_list_or_plan_is_refused_or_made_again(tmp_path: Path) -> None:

@@ -185,6 +185,12 @@ def _short_hash(hashes: Sequence[str]) -> str:
     return one[:8]
 
 
+def _has_names(files: Mapping[str, Any]) -> bool:
+    """Return whether the files of a commit have the names of the hashes that it states."""
+    short = _short_hash([facts["sha256"] for facts in files.values()])
+    return all(name.partition(".")[0].endswith(f"-{short}") for name in files)
+
+
 @dataclass
 class _Total:
     """The sums of the commits of all shards."""
@@ -309,6 +315,7 @@ class ShardedOutput:
         whole = (
             whole
             and not fault_in_record(body, number, COMMIT)
+            and _has_names(body["files"])
             and body["plan"] == self.plan.name
             and _by_name(body["input"]) == _by_name(storable(self._input(number)))
         )
