@@ -161,10 +161,8 @@ def facts_of(urls: Sequence[str]) -> list[Facts | None]:
     def ask(url: str) -> Facts | None:
         try:
             return facts(url)
-        except UnsizedError:
-            return None
         except DataError as error:
-            if error.code != Exit.NO_INPUT:
+            if error.code != Exit.NO_INPUT and not isinstance(error, UnsizedError):
                 raise
             return None
 

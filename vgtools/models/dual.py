@@ -29,17 +29,16 @@ from vgtools.models.clip import in_tiles, load_teacher, packed_states
 from vgtools.models.describe import CLIP
 from vgtools.models.encoder import (
     TEXT_SIDES,
-    TOKENIZER_CONFIG,
     Encoder,
     as_encoder,
     as_trained,
     check_layers,
     max_positions,
-    tokenizer_settings,
 )
 from vgtools.models.products import quicken
 from vgtools.models.references import (
     ENCODER_FILES,
+    TOKENIZER_CONFIG,
     check_whole,
     fingerprint,
     identity_of,
@@ -51,6 +50,7 @@ from vgtools.models.references import (
     resolve,
     safetensors_files,
     settings_of,
+    tokenizer_settings,
     unusable,
 )
 from vgtools.models.runs import as_config, open_run
@@ -120,9 +120,9 @@ def load_dual(ref: str, *, device: str = "cpu", dtype: str = "float32") -> DualE
     chosen = pick_device(device)
     if (Path(ref) / "run.json").is_file():
         return _of_run(ref, chosen, pick_dtype(dtype))
-    folder, config = _opened(ref)
+    folder, config, files = _opened(ref)
     model: Any
-    if (read := read_clip(config, safetensors_files(folder))) is not None:
+    if (read := read_clip(config, files)) is not None:
         model, weights = read
         check_whole(weights, [], folder)
         sha256 = identity_of(fingerprint(weights), settings_of(folder))
@@ -171,12 +171,12 @@ def load_towers(ref: str) -> tuple[Any, Path]:
     Raises:
         DataError: as `load_dual`.
     """
-    folder, _ = _opened(ref)
+    folder, *_ = _opened(ref)
     return _towers(folder), folder
 
 
-def _opened(ref: str) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of a dual encoder and its configuration, checked."""
+def _opened(ref: str) -> tuple[Path, dict[str, Any], list[Path]]:
+    """Return the folder of a dual encoder, its configuration and its files, checked."""
     if (Path(ref) / "run.json").is_file() and read_run(ref).get("kind") == RUN:
         made_by = (read_run(ref).get("backbone") or {}).get("ref")
         why = "is a run of vg pretrain clip, which reads features of a backbone; take --backbone"
@@ -189,9 +189,9 @@ def _opened(ref: str) -> tuple[Path, dict[str, Any]]:
         what = "one side of a model alone" if one else "no model of texts and pictures"
         why = f'config.json: "model_type": {kind!r:.40} is {what}; expected {", ".join(KINDS)},'
         raise DataError(f"{why} for example openai/clip-vit-base-patch32", folder)
-    safetensors_files(folder)
+    files = safetensors_files(folder)
     check_layers(config, folder)
-    return folder, config
+    return folder, config, files
 
 
 def _towers(folder: Path) -> Any:

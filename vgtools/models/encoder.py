@@ -35,6 +35,8 @@ from vgtools.models.references import (
     resolve,
     safetensors_files,
     settings_of,
+    tokenizer_settings,
+    types_in,
     unusable,
     weight_files,
 )
@@ -62,7 +64,6 @@ TEXT_SIDES = {
 # A model's head: drawn, whole as the checkpoint has it, or, where it has none, drawn.
 Head = Literal["new", "whole", "or new"]
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
 MOST_LAYERS = 1000  # far beyond any encoder
 
 
@@ -144,9 +145,9 @@ def _tower(ref: str) -> tuple[Any, Tokenizer, Path] | None:
     from vgtools.models.products import quicken
     from vgtools.models.towers import read_tower
 
-    folder, config = _opened(ref)
+    folder, config, files = _opened(ref)
     tokenizer = load_tokenizer(str(folder))
-    tower = read_tower(config, safetensors_files(folder))
+    tower = read_tower(config, files)
     if tower is None:
         return None
     check_whole(tower, [], folder)
@@ -220,7 +221,7 @@ def _check_depth(config: Mapping[str, Any], folder: Path) -> None:
     """
     depths = dict[str, int]()
     for file in weight_files(folder):
-        for name in _names_in(file):
+        for name in types_in(file):
             if found := _OF_LAYER.match(name):
                 side = found[1] or ""
                 depths[side] = max(depths.get(side, 0), int(found[2]) + 1)
@@ -233,16 +234,6 @@ def _check_depth(config: Mapping[str, Any], folder: Path) -> None:
             why = f'"{key}": is {values[key]}, and the weights have {depth} layers'
             way_out = "save the model again, without the layers that are not to be used"
             raise DataError(f"{why}; {way_out}", folder / "config.json")
-
-
-def _names_in(file: Path) -> list[str]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, "pt") as opened:
-            return list(opened.keys())
-    except (SafetensorError, OSError):  # named where it is read
-        return []
 
 
 def _has_regions(config: Mapping[str, Any]) -> bool:
@@ -486,12 +477,6 @@ def _system_error(error: Exception) -> OSError:
     return OSError(int(number[1]), "") if number else OSError(str(error))
 
 
-def tokenizer_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings next to a tokenizer, as transformers keeps them."""
-    file = folder / TOKENIZER_CONFIG
-    return read_json(file) if file.is_file() else {}
-
-
 def as_trained(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     """Return the tokenizer of a SigLIP with the form of texts that it was trained with.
 
@@ -551,8 +536,8 @@ def _text_of(model: Any) -> Any:
     return model.text_model if model.config.model_type in TEXT_SIDES else model
 
 
-def _opened(ref: str) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of a text model and its configuration.
+def _opened(ref: str) -> tuple[Path, dict[str, Any], list[Path]]:
+    """Return the folder of a text model, its configuration and the files of its weights.
 
     Raises:
         DataError: missing (66, 69), pickled, no configuration (65), an image backbone (usage).
@@ -562,10 +547,10 @@ def _opened(ref: str) -> tuple[Path, dict[str, Any]]:
         why = f"expected a text encoder, for example builtin:minilm, got the image backbone {ref}"
         raise DataError(why, code=Exit.USAGE)
     folder = resolve(ref, ENCODER_FILES)
-    safetensors_files(folder)
+    files = safetensors_files(folder)
     config = _config_in(folder)
     check_layers(config, folder)
-    return folder, config
+    return folder, config, files
 
 
 def _pretrained(
@@ -584,7 +569,7 @@ def _pretrained(
 
     from vgtools.models.products import quicken
 
-    folder, config = _opened(ref)
+    folder, config, _ = _opened(ref)
     if head != "new" and config.get("model_type") == "lxmert":
         why = (
             f"is a LXMERT, whose {name}'s head reads the layers that see regions; its text encoder"

@@ -55,6 +55,7 @@ TOKENIZER_FILES = [
     "config.json",
 ]
 
+TOKENIZER_CONFIG = "tokenizer_config.json"
 ENCODER_FILES = ["*.json", "*.txt", "*.safetensors"]
 
 # Letters, digits, accents, scripts, an emoji, a control character and an unassigned code point.
@@ -236,6 +237,12 @@ def _quiet_panics() -> Iterator[None]:
         os.close(kept)
 
 
+def tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings next to a tokenizer, as transformers keeps them."""
+    file = folder / TOKENIZER_CONFIG
+    return read_json(file) if file.exists() else {}
+
+
 def _as_configured(tokenizer: Tokenizer, file: Path) -> Tokenizer:
     """Return a tokenizer with the settings next to it, which win over it in transformers as well.
 
@@ -244,13 +251,12 @@ def _as_configured(tokenizer: Tokenizer, file: Path) -> Tokenizer:
     """
     from tokenizers import normalizers
 
-    config = file.with_name("tokenizer_config.json")
-    settings = read_json(config) if config.exists() else {}
+    settings = tokenizer_settings(file.parent)
     added = settings.get("added_tokens_decoder") or {}
     for number, entry in added.items() if isinstance(added, Mapping) else ():
         name = entry.get("content") if isinstance(entry, Mapping) else None
         if isinstance(name, str) and tokenizer.token_to_id(name) is None:
-            why = f"lacks {name!r:.40}, the token {number} of {config.name}; {_SAVE_FAST}"
+            why = f"lacks {name!r:.40}, the token {number} of {TOKENIZER_CONFIG}; {_SAVE_FAST}"
             raise DataError(why, file)
     form = tokenizer.normalizer
     # The general classes take a tokenizer as its file has it.
@@ -273,8 +279,7 @@ def _as_configured(tokenizer: Tokenizer, file: Path) -> Tokenizer:
 def _word_piece(file: Path) -> Any:
     from tokenizers.implementations import BertWordPieceTokenizer
 
-    config = file.with_name("tokenizer_config.json")
-    settings = read_json(config) if config.exists() else {}
+    settings = tokenizer_settings(file.parent)
     tokenizer = BertWordPieceTokenizer(
         str(file),
         lowercase=bool(settings.get("do_lower_case", True)),
@@ -286,7 +291,7 @@ def _word_piece(file: Path) -> Any:
     basic = settings.get("word_tokenizer_type", "basic") == "basic"
     basic &= settings.get("do_basic_tokenize", True) is not False
     if not basic or any(tokenizer.token_to_id(word) is None for word in words):
-        cause = added.name if basic else config.name
+        cause = added.name if basic else TOKENIZER_CONFIG
         raise DataError(f"is not all of its tokenizer: {cause} has more; {_SAVE_FAST}", file)
     return tokenizer
 
@@ -427,10 +432,15 @@ def quiet_transformers() -> Iterator[None]:
 
 # The outputs of a network, where a call asks for no others.
 _RETURNED = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
-# transformers turns these to full attention, for good, at the first short text: states of a long
-# text would depend on the texts before it.
-SPARSE = ("big_bird", "bigbird_pegasus")
-FULL_ATTENTION = {"attention_type": "original_full"}
+
+
+def attention_settings(kind: Any) -> dict[str, str]:
+    """Return settings for a model type under which a text's states are always the same.
+
+    transformers turns a BigBird to full attention, for good, at the first short text.
+    """
+    sparse = kind in ("big_bird", "bigbird_pegasus")
+    return {"attention_type": "original_full"} if sparse else {}
 
 
 def from_pretrained(
@@ -448,12 +458,14 @@ def from_pretrained(
         attention: transformers' name for how attention is computed.
         **settings: further arguments; a "config" is changed.
     """
-    asked: dict[str, Any] = {"_attn_implementation": attention, **_RETURNED}
-    config = settings.get("config") or read_json(folder / "config.json")
-    kind = config.get("model_type") if isinstance(config, Mapping) else config.model_type
-    if kind in SPARSE:
-        asked |= FULL_ATTENTION
-    if "config" in settings:
+    config = settings.get("config")
+    kind = (
+        config.model_type
+        if config is not None
+        else read_json(folder / "config.json").get("model_type")
+    )
+    asked = {"_attn_implementation": attention, **_RETURNED, **attention_settings(kind)}
+    if config is not None:
         for key, value in asked.items():
             setattr(config, key, value)
     else:
@@ -503,7 +515,9 @@ def safetensors_files(folder: Path) -> list[Path]:
     files = weight_files(folder)
     seen = dict[str, Path]()
     for file in files:
-        for name in _floating_weights(file):
+        types = types_in(file)
+        _refuse_quantised(types, file)
+        for name in types:
             if (first := seen.setdefault(name, file)) != file:
                 why = f"has {name}, which is in {first.name} as well; keep one of the files"
                 raise DataError(why, file)
@@ -545,30 +559,34 @@ def _shards_in(index: Path) -> list[Path]:
     return files
 
 
-_FLOATING = ("F64", "F32", "F16", "BF16")
+def types_in(file: Path) -> dict[str, str]:
+    """Return the names of a safetensors file's weights, each with its type; none if it is damaged.
 
-
-def _floating_weights(file: Path) -> list[str]:
-    """Return the names in a file, without weights of whole or short numbers.
-
-    Nobody would read the scales of those.
-
-    Raises:
-        DataError: a weight is of another type than a floating-point one of 16 bits or more (65).
+    Whoever reads the weights reports the damage.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, "np") as opened:
             names = [*opened.keys()]
-            types = {name: opened.get_slice(name).get_dtype() for name in names}
+            return {name: opened.get_slice(name).get_dtype() for name in names}
     except (SafetensorError, OSError):
-        return []  # whoever reads the weights reports a damaged file
+        return {}
+
+
+_FLOATING = ("F64", "F32", "F16", "BF16")
+
+
+def _refuse_quantised(types: Mapping[str, str], file: Path) -> None:
+    """Refuse weights that are whole or short numbers, whose scales nobody would read.
+
+    Raises:
+        DataError: a weight is of another type than a floating-point one of 16 bits or more (65).
+    """
     for name, kind in types.items():
         if name.endswith("weight") and kind not in _FLOATING:
             why = f"has {name} as {kind}, expected floating-point numbers of 16 bits or more"
             raise DataError(f"{why}; choose weights that are not quantised", file)
-    return names
 
 
 # Not the image side, nor attention of a decoder to an encoder, nor constants that older versions of
