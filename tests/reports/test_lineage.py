@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.tiny.lm import save_shape, save_tokenizer, sentences
 from tests.tiny.runs import refused
 from vgtools import __version__, cli
 from vgtools.io.errors import Exit
@@ -261,6 +262,45 @@ def test_a_file_without_a_record_is_of_the_command_that_wrote_it(
     rules = {line for line in said(capsys, "m", "--makefile")[0] if ": " in line}
     assert {"c.jsonl: f.npy", "emoji: e.jsonl", "f.npy: photos emoji"} <= rules
     assert not any("(FROM)'/" in line and "photos" not in line for line in rules)
+
+
+def test_a_word_or_number_in_the_place_of_a_file_is_not_an_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("photos", "vqa", "lm"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "boxes.jsonl").write_text("x")
+    regions = "extract-image-feats photos --regions boxes.jsonl --regions grid -o r.npy"
+    record("r.json", ["vg", *regions.split()], "r.npy")
+    task = "finetune task vqa vqa -e lm --answers 50 -o m"
+    record("m/run.json", ["vg", *task.split()], "x")
+    for name, read in (("r.npy", ["photos", "boxes.jsonl"]), ("m", ["vqa", "lm"])):
+        given = json.loads(said(capsys, name, "--json")[0][0])["given"]
+        assert {*read} == {one["path"] for one in given}
+    rules = said(capsys, "r.npy", "--makefile")[0]
+    at = next(n for n, line in enumerate(rules) if line.startswith("r.npy: "))
+    assert {*rules[at].split()} == {"r.npy:", "photos", "boxes.jsonl"}
+    assert " --regions boxes.jsonl --regions grid " in rules[at + 1]
+
+
+def test_training_that_starts_from_a_run_names_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run's own weights are others than those that it starts from."""
+    monkeypatch.chdir(tmp_path)
+    save_shape(tmp_path / "shape.json")
+    save_tokenizer(tmp_path / "t")
+    texts = sentences(30)
+    Path("text.txt").write_text("".join(f"{text}\n" for text in texts))
+    fast = "--block 16 --batch-size 8 --steps 1 --device cpu -q"
+    begin = f"pretrain text.txt --shape shape.json -t t {fast} -o lm"
+    vg(begin)
+    vg(f"pretrain text.txt -e lm {fast} -o further")
+    assert changed(capsys, "further") == []
+    shutil.rmtree("lm")
+    vg(f"{begin} --seed 1")
+    assert changed(capsys, "further") == ["lm has been made again"]
 
 
 def test_a_makefile_of_runs_of_several_folders_and_processes(

@@ -148,7 +148,8 @@ def text(count: int, seed: int = 0, longest: int = 30) -> list[str]:
     """Return random sentences of the tiny language, about one in ten of them empty."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, longest, count) * (rng.random(count) > 0.1)
-    return [" ".join(rng.choice(WORDS, n)) for n in lengths]
+    draws = (rng.integers(0, len(WORDS), n).tolist() for n in lengths.tolist())
+    return [" ".join([WORDS[k] for k in draw]) for draw in draws]
 
 
 def save_grids(

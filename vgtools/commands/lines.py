@@ -35,6 +35,10 @@ _ALSO_WRITTEN: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 
 
+# Words that stand for no file, by the parameter that takes one.
+_WORDS = {"regions": "grid", "stop_words": "nltk"}
+
+
 @dataclass(frozen=True)
 class CommandLine:
     """A call of vg as the parser of its command reads it.
@@ -84,7 +88,8 @@ class CommandLine:
         for one, is_model in self._names():
             for value in several(self.values.get(one.name)) if one.name not in outputs else ():
                 name = _name_in(one, value)[1]
-                yield name, is_model or _is_elsewhere(one, name)
+                if not _is_word(one, name):
+                    yield name, is_model or _is_elsewhere(one, name)
 
     def moved(self, folder: str) -> dict[str, Any]:
         """Return the values, with names of files as seen from here, not from a folder."""
@@ -95,6 +100,7 @@ class CommandLine:
             place = os.path.join(folder, name)
             other = is_model or _is_elsewhere(one, name)
             other = other and not os.path.exists(file_of(place))
+            other = other or _is_word(one, name)
             if os.path.isabs(name) or is_url(name) or is_unnamed(name) or other:
                 return value
             return head + os.path.relpath(place) + "/" * name.endswith("/")
@@ -119,6 +125,11 @@ def _name_in(one: Any, value: str) -> tuple[str, str]:
     """Return the parts of a value `TASK=FILE`; the first is empty for other parameters."""
     task, equals, name = value.partition("=") if "=" in str(one.metavar) else ("", "", value)
     return f"{task}{equals}", name
+
+
+def _is_word(one: Any, name: str) -> bool:
+    """Return whether a parameter that takes a file has a word or number in its place."""
+    return name == _WORDS.get(one.name) or ("|N" in str(one.metavar) and name.isdecimal())
 
 
 def _is_elsewhere(one: Any, name: str) -> bool:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, file_error, file_errors
-from vgtools.io.files import read_json
+from vgtools.io.files import dumps, read_json
 from vgtools.io.own import atomic_write, sync_dir
 from vgtools.models.references import (
     BUILTIN,
     ENCODER_FILES,
+    TOKENIZER_CONFIG,
     check_read,
     check_whole,
     fingerprint,
@@ -47,7 +48,7 @@ from vgtools.models.sealed import (
     files_below,
     own_files_below,
 )
-from vgtools.text.tokens import special_ids, tokenizer_fingerprint
+from vgtools.text.tokens import settings_for_transformers, special_ids, tokenizer_fingerprint
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -249,8 +250,9 @@ _LIKE_ROBERTA = frozenset({
 
 def max_positions(config: Any) -> int:
     """Return the maximum tokens of an encoder's input, special tokens counted."""
-    # RoBERTa and its kin count positions from after the padding id.
-    reserved = (config.pad_token_id or 0) + 1 if config.model_type in _LIKE_ROBERTA else 0
+    # RoBERTa and its kin count positions from after the padding id, which for MPNet is always 1.
+    padding = 1 if config.model_type == "mpnet" else config.pad_token_id or 0
+    reserved = padding + 1 if config.model_type in _LIKE_ROBERTA else 0
     return int(config.max_position_embeddings) - reserved
 
 
@@ -458,6 +460,15 @@ def _write_pretrained(folder: Path, encoder: Encoder) -> None:
             raise file_error(_system_error(error), folder, reading=False) from None
     tokenizer = work / "tokenizer.json"
     atomic_write(tokenizer, encoder.tokenizer.to_str(pretty=True).encode())
+    longest = encoder.max_tokens + len(encoder.prefix) + len(encoder.suffix)
+    config = encoder.model.config
+    settings = settings_for_transformers(
+        encoder.tokenizer,
+        longest,
+        padding=getattr(config, "pad_token_id", None),
+        segments=int(getattr(config, "type_vocab_size", 0) or 0) > 1,
+    )
+    atomic_write(work / TOKENIZER_CONFIG, dumps(settings))
     with file_errors(folder, reading=False):
         files = files_below(work)
         for file in files:
@@ -588,6 +599,8 @@ def _pretrained(
             model, report = from_pretrained(network, folder, **settings)
         except Exception as error:  # raised by the configuration, safetensors or torch
             raise unusable(name, error, folder) from None
+    if "key_mapping" in settings:
+        model._weight_conversions = None  # else it would be saved with the names that it had
     check_read(report["unexpected_keys"], model.state_dict(), folder)
     if config.get("model_type") == "xmod" and not config.get("default_language"):
         languages = ", ".join(model.config.languages)
@@ -663,12 +676,11 @@ def as_encoder(
         raise DataError(f"{why} next to the special tokens", file)
     sha256 = sha256 or fingerprint(model.base_model)
     if folder is not None:
-        # No run.json records the fingerprint of a part of its network: the BERT in a VisualBERT, or
-        # a CLIP's text tower without the projection.
+        # No run.json records the fingerprint of a part of its network: the BERT in a VisualBERT or
+        # a LXMERT, or a CLIP's text tower without the projection.
         bare = config.model_type == "clip_text_model" and not hasattr(model, "text_projection")
-        if not bare and not (
-            config.model_type == "bert" and _has_regions(_config_in(Path(folder)))
-        ):
+        part = config.model_type == "bert" and _config_in(Path(folder)).get("model_type") != "bert"
+        if not bare and not part:
             check_fingerprint(Path(folder), sha256)
     # The file itself counts: the defaults that transformers adds depend on its version.
     settings = settings_of(config if folder is None else Path(folder))

@@ -53,6 +53,11 @@ class Run:
     fingerprint: str
 
 
+def start_facts(encoder: Encoder) -> dict[str, Any]:
+    """Return the facts by which a run names the network that its training starts from."""
+    return {"start": {"ref": public(encoder.ref), "fingerprint": encoder.fingerprint}}
+
+
 def save_run(
     path: str | Path,
     kind: str,

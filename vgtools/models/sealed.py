@@ -23,7 +23,7 @@ RUN_FILE = re.compile(
     r"(?:(?:seed-\d+|step-\d+|model|encoder|teacher|words|backbone)/)*(?:"
     r"(?:model(?:-\d{5}-of-\d{5})?|head|fusion|phrase_attention|grounding|xdbert)\.safetensors"
     r"|(?:best|checkpoint)\.safetensors|model\.safetensors\.index\.json"
-    r"|(?:config|generation_config|tokenizer|fusion|grounding|run)\.json|complete"
+    r"|(?:config|generation_config|tokenizer|tokenizer_config|fusion|grounding|run)\.json|complete"
     r"|predictions(?:\.[\w-]+)?\.jsonl|metrics\.jsonl|table\.(?:npy|ids|json))"
 )
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"

@@ -42,6 +42,52 @@ def special_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return encoded.ids[: inner[0]], encoded.ids[inner[-1] + 1 :]
 
 
+# By each role, the tokens that have it in the families of encoders, the usual ones first.
+_ROLES = {
+    "pad": ("[PAD]", "<pad>", "<|endoftext|>"),
+    "bos": ("<s>", "<|startoftext|>"),
+    "eos": ("</s>", "<|endoftext|>"),
+    "unk": ("[UNK]", "<unk>", "<|endoftext|>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+def settings_for_transformers(
+    tokenizer: Tokenizer,
+    longest: int | None = None,
+    padding: int | None = None,
+    segments: bool = False,
+) -> dict[str, Any]:
+    """Return the settings with which transformers takes a tokenizer as its file has it.
+
+    Without them, it builds another tokenizer, by the type of the model next to it.
+
+    Args:
+        tokenizer: the one in `tokenizer.json`.
+        longest: most tokens of a text that the model reads, special ones included.
+        padding: the model's id of padding, which counts where it is of a special token.
+        segments: whether the model reads the segments of two texts.
+    """
+    names = {
+        f"{role}_token": next((n for n in names if tokenizer.token_to_id(n) is not None), None)
+        for role, names in _ROLES.items()
+    }
+    special = tokenizer.get_added_tokens_decoder()
+    if padding in special and special[padding].special:
+        names["pad_token"] = special[padding].content
+    before, after = special_ids(tokenizer)
+    if before and after:
+        names["cls_token"] = tokenizer.id_to_token(before[0])
+        names["sep_token"] = tokenizer.id_to_token(after[0])
+    read = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{name: token for name, token in names.items() if token is not None},
+        "model_input_names": read,
+        **({} if longest is None else {"model_max_length": longest}),
+    }
+
+
 _flat = chain.from_iterable
 
 

@@ -101,7 +101,7 @@ def tokenizer(
     from vgtools.io.written import END, FORMAT, seal
     from vgtools.models.sealed import TOKENIZER, claim_run, has_hash, kind_of, read_run
     from vgtools.text import subwords
-    from vgtools.text.tokens import tokenizer_fingerprint
+    from vgtools.text.tokens import settings_for_transformers, tokenizer_fingerprint
 
     check_streams(texts, output)
     refuse_if(len(set(texts)) < len(texts), "FILE", "is named twice")
@@ -117,7 +117,7 @@ def tokenizer(
     inputs = Inputs(texts)
 
     learnt = subwords.train_bpe(subwords.both_sides(texts), vocabulary, texts[0], mask)
-    facts = dumps(_names_of_marks(mask))
+    facts = dumps(settings_for_transformers(learnt))
     contents = {written[0]: facts, written[1]: learnt.to_str(pretty=True).encode()}
     former: dict[str, Any] = {}
     known = folder / "run.json"
@@ -152,14 +152,3 @@ def tokenizer(
         f" (the texts have no more than that, below {vocabulary:,})" if size < vocabulary else ""
     )
     note("prepare", f"{size:,} entries in {output}{fewer}")
-
-
-def _names_of_marks(mask: bool) -> dict[str, str]:
-    """Return the tokenizer_config.json of transformers."""
-    from vgtools.text import subwords
-
-    names = dict(zip(("pad", "bos", "eos", "unk"), subwords.SPECIAL, strict=True))
-    if mask:
-        names |= {"mask": subwords.MASK, "cls": subwords.START, "sep": subwords.END}
-    facts = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    return facts | {f"{name}_token": token for name, token in names.items()}

@@ -37,6 +37,7 @@ from vgtools.models.dual import MOST_SCALE, PhotoConfig, photo_network, root
 from vgtools.models.encoder import Encoder
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, identity_of, pick_dtype
+from vgtools.models.runs import start_facts
 from vgtools.tasks.finetune import make_batches
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.training import processes
@@ -324,6 +325,7 @@ class ClipPretraining(Pretraining):
                 "captions": len(captions),
                 "photos": len(np.unique(captions.images)),
                 "left_out": {"empty": captions.empty, "cut": captions.cut},
+                **start_facts(self.tower),
             }
             sha256 = fingerprint(model.tower)
             state = model.state_dict()

@@ -26,6 +26,7 @@ from vgtools.io.inputs import Inputs
 from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.references import fingerprint, identity_of, pick_dtype
+from vgtools.models.runs import start_facts
 from vgtools.systems.visualbert.captions import (
     Scene,
     VisualBertCaptions,
@@ -335,6 +336,7 @@ class VisualBertPretraining(Pretraining):
                 "backbone": self._backbone,
                 "captions": len(captions),
                 "images": len(captions.images),
+                **start_facts(self._text),
             }
             final = as_encoder(to_transformers(model), self._text.tokenizer, self._text.ref)
             return facts, final, {}

@@ -15,6 +15,7 @@ from vgtools.io.errors import DataError, Exit, about, plain
 from vgtools.models.encoder import Encoder
 from vgtools.models.layers import checkpoint_activations
 from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.models.runs import start_facts
 from vgtools.systems.vokenization import objectives
 from vgtools.systems.vokenization.voken_lm import (
     VisuallySupervisedLM,
@@ -153,6 +154,7 @@ class VokenPretraining(PackedPretraining):
                 "voken_lm": form,
                 "tokens": corpus.tokens,
                 "blocks": len(corpus),
+                **start_facts(encoder),
             }
             trained = dataclasses.replace(encoder, fingerprint=fingerprint(model.lm.base_model))
             return facts, trained, model.head_weights()

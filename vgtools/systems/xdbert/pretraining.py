@@ -19,6 +19,7 @@ from vgtools.models.layers import checkpoint_activations
 from vgtools.models.masked_lm import token_losses
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, identity_of, pick_dtype
+from vgtools.models.runs import start_facts
 from vgtools.systems.xdbert.model import KIND, XDBert, XDBertBatch, XDBertConfig, halve
 from vgtools.systems.xdbert.pairs import PairMasking, TeacherText, collate, partners, tokens_of
 from vgtools.tasks.metrics import mean, paired_bootstrap
@@ -113,6 +114,7 @@ class XDBertPretraining(PackedPretraining):
                 "tokens": corpus.tokens,
                 "blocks": len(corpus),
                 "teacher_blocks": facts,
+                **start_facts(self.student),
             }
             sha256 = fingerprint(self.teacher.model)
             teacher = dataclasses.replace(self.teacher, fingerprint=sha256)
