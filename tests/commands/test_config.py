@@ -77,9 +77,10 @@ SETTINGS = {
 
 
 @pytest.mark.usefixtures("app")
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["", "byte order mark"])
 @pytest.mark.parametrize("name", list(SETTINGS))
-def test_flags_come_from_a_file_and_the_command_line_wins(name: str) -> None:
-    Path(name).write_text(SETTINGS[name])
+def test_flags_come_from_a_file_and_the_command_line_wins(name: str, mark: str) -> None:
+    Path(name).write_text(mark + SETTINGS[name])
     assert cli.run(["learn", "--config", name]) == 0
     *found, line = seen
     rate = Rate(lr=1e-4, batch_size=4)

@@ -110,6 +110,19 @@ def test_a_directory_becomes_features_ids_and_a_manifest(
     assert (manifest["errors"], Path("f.errors.jsonl").read_bytes(), left()) == (0, b"", [])
 
 
+def test_hidden_files_of_a_directory_are_counted(
+    photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in (".ipynb_checkpoints/p1-checkpoint.png", "._p1.png"):
+        (photos / name).parent.mkdir(exist_ok=True)
+        (photos / name).write_bytes((photos / "p1.png").read_bytes())
+    assert extract(photos, backbone) == Exit.OK
+    err = capfd.readouterr().err
+    assert "f.npy: 21 x 96 float32" in err
+    assert "left out: 2 hidden files" in err
+    assert "not images by suffix" not in err
+
+
 def test_every_source_gives_the_same_bytes(
     photos: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

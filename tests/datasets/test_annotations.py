@@ -188,6 +188,15 @@ def test_coco_boxes(tmp_path: Path) -> None:
             ),
             '"bbox" is',
         ),
+        *(
+            (
+                official(
+                    annotations=[BOXES[0] | {"iscrowd": crowd}, BOXES[1]], categories=CATEGORIES
+                ),
+                f'annotations[0]: "iscrowd" is {crowd!r}, expected 0 or 1',
+            )
+            for crowd in ("0", "1", 2, -1, 0.5, [])
+        ),
         (official(annotations=BOXES, categories=CATEGORIES[:1]), "image 30 has a category_id that"),
         (
             official(
@@ -199,6 +208,13 @@ def test_coco_boxes(tmp_path: Path) -> None:
 )
 def test_coco_bad_items(tmp_path: Path, text: str, why: str) -> None:
     stops_at(tmp_path, coco, text, why, "x.json")
+
+
+@pytest.mark.parametrize(("crowd", "found"), [(0, 0), (1, 1), (False, 0), (True, 1), (None, 0)])
+def test_a_crowd_may_be_a_boolean(tmp_path: Path, crowd: object, found: int) -> None:
+    file = tmp_path / "i.json"
+    file.write_text(official(annotations=[BOXES[0] | {"iscrowd": crowd}], categories=CATEGORIES))
+    assert next(coco(file, Tally()))["crowd"] == [found]
 
 
 def test_coco_of_another_kind(tmp_path: Path) -> None:
@@ -529,3 +545,42 @@ def test_questions_are_captions_of_coco_s_photos(tmp_path: Path) -> None:
         list(vqa(path, Tally()))
     with pytest.raises(DataError, match="must contain its split"):
         next(vqa(tmp_path / "questions.json", Tally()))
+
+
+@pytest.mark.parametrize("edition", ["", "v2_"])
+@pytest.mark.parametrize("split", ["train2014", "val2014", "test2015", "test-dev2015"])
+@pytest.mark.parametrize("facts_last", [False, True])
+def test_the_official_files_of_questions_are_read(
+    tmp_path: Path, edition: str, split: str, facts_last: bool
+) -> None:
+    path = tmp_path / f"{edition}OpenEnded_mscoco_{split}_questions.json"
+    facts = {"info": {}, "task_type": "Open-Ended", "data_type": "mscoco", "data_subtype": split}
+    questions = {"questions": [{"image_id": 42, "question": "Who?", "question_id": 420}]}
+    path.write_text(json.dumps(questions | facts if facts_last else facts | questions))
+    photo = f"COCO_{split.replace('-dev', '')}_000000000042.jpg"
+    assert list(vqa(path, Tally())) == [{"image": photo, "text": "Who?"}]
+
+
+@pytest.mark.parametrize("facts_last", [False, True])
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"data_type": "abstract_v002"}, "\"data_type\" is 'abstract_v002', expected 'mscoco'"),
+        ({"data_type": None}, "\"data_type\" is None, expected 'mscoco'"),
+        (
+            {"data_type": "mscoco", "data_subtype": "val2014"},
+            "\"data_subtype\" is 'val2014', the file's name has train2014",
+        ),
+        ({"data_subtype": "test-dev2015"}, "\"data_subtype\" is 'test-dev2015'"),
+    ],
+)
+def test_questions_about_other_pictures_are_refused(
+    tmp_path: Path, facts: dict[str, Any], why: str, facts_last: bool
+) -> None:
+    path = tmp_path / "q_train2014.json"
+    questions = {"questions": [{"image_id": 42, "question": "Who?"}]}
+    path.write_text(json.dumps(questions | facts if facts_last else facts | questions))
+    for tally in (Tally(), Tally(skip=True)):
+        with pytest.raises(DataError, match=why) as caught:
+            list(vqa(path, tally))
+        assert caught.value.code == 65

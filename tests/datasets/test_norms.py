@@ -32,7 +32,13 @@ def test_quoted_columns_between_commas_and_classes(tmp_path: Path) -> None:
     ("text", "value", "why"),
     [
         (TAB, "Conc", r"x\.txt:1: the header has no column 'Conc': Word"),
-        ("", "Conc", r"x\.txt:1: the header has no column"),
+        ("", "Conc", r"x\.txt: is empty; expected a table with a header"),
+        ("\nWord,Conc\na,1\n", "Conc", r"x\.txt:1: is blank; expected a table with a header"),
+        (
+            ",word,conc\n0,dog,1\n",
+            "conc",
+            r"x\.txt:1: the first column has no name: ,word,conc; --word names the column of",
+        ),
         (TAB + "a\t0\n", "Conc.M", r"x\.txt:6: expected 3 columns, got 2"),
         (TAB + "a\t0\tx\n", "Conc.M", r"x\.txt:6: 'x' in \"Conc\.M\"; expected a finite number"),
         (TAB + "a\t0\tnan\n", "Conc.M", r"x\.txt:6: 'nan' in"),
@@ -40,13 +46,15 @@ def test_quoted_columns_between_commas_and_classes(tmp_path: Path) -> None:
         (
             "Word\tV\na\t4,85\n",
             "V",
-            r"x\.txt:2: '4,85' in \"V\" has a comma; write numbers as 1234",
+            r"x\.txt:2: '4,85' in \"V\" is in another notation; write numbers as 1234\.5",
         ),
         (
             "Word\tV\nx\tNA\na\t1\nb\t2\n",
             "V",
             "\"V\": most values are numbers, but the first is 'NA'",
         ),
+        ("Word\tV\nx\tNA\na\t1%\nb\t2%\n", "V", '"V": most values are numbers'),
+        ('Word\tV\n"a\t1\n', "V", r"x\.txt:2: not valid quoted text"),
         ("Word\tV\n", "V", r"x\.txt: holds no rows after its header"),
         ("Word\tV\tV\na\t1\t2\n", "V", r"x\.txt:1: the header has two columns 'V'"),
     ],
@@ -55,6 +63,42 @@ def test_refusals(tmp_path: Path, text: str, value: str, why: str) -> None:
     (tmp_path / "x.txt").write_text(text)
     with pytest.raises(DataError, match=why):
         list(norms(str(tmp_path / "x.txt"), None, value, Tally()))
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["4,85", "50%", "50 %", "1_000", "0x10", "\u0661\u0662", "\uff11", "\u22121.5", "1,000"],
+)
+@pytest.mark.parametrize("before", ["", "dog\t1\n"])
+def test_numbers_in_another_notation_are_no_classes(
+    tmp_path: Path, number: str, before: str
+) -> None:
+    (tmp_path / "x.txt").write_text(f"Word\tV\n{before}a\t{number}\n")
+    with pytest.raises(DataError, match=r"in another notation; write numbers as 1234\.5") as caught:
+        list(norms(str(tmp_path / "x.txt"), None, "V", Tally()))
+    assert caught.value.line == 2 + bool(before)
+
+
+def test_classes_may_hold_figures(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("Word\tV\na\tnoun\nb\t50%\nc\t0xyz\nd\t%\n")
+    found = list(norms(str(tmp_path / "x.txt"), None, "V", Tally()))
+    assert [row["value"] for row in found] == ["noun", "50%", "0xyz", "%"]
+
+
+@pytest.mark.parametrize("separator", ["\t", ","])
+def test_cells_are_unquoted(tmp_path: Path, separator: str) -> None:
+    """Excel quotes cells with a comma or a quotation mark, between tabs as well."""
+    lines = ['"The, word"|Value', '"ice, cream"|2', '"say ""hi"""|3', 'dog|"1"', 'a "b"|4']
+    (tmp_path / "x.tsv").write_text("\n".join(lines).replace("|", separator) + "\n")
+    found = list(norms(str(tmp_path / "x.tsv"), None, "Value", Tally()))
+    assert [row["word"] for row in found] == ["ice, cream", 'say "hi"', "dog", 'a "b"']
+    assert [row["value"] for row in found] == [2, 3, 1, 4]
+
+
+def test_an_index_without_a_name_is_passed_over_by_naming_the_words(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(",word,conc\n0,dog,1\n")
+    found = list(norms(str(tmp_path / "x.csv"), "word", "conc", Tally()))
+    assert found == [{"word": "dog", "value": 1}]
 
 
 def test_words_of_another_encoding_are_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from vgtools import cli
 from vgtools.datasets.pairs import pairs
 from vgtools.io.errors import DataError, Tally
 
@@ -58,6 +59,60 @@ def test_rows_are_not_taken_for_sentences(tmp_path: Path, name: str) -> None:
         # Sentences have no split: those to evaluate on must be left out here.
         advice = """jq -r 'select((.split // "train") == "train").text | gsub("\\n"; " ")'"""
         assert f"{advice} {rows}" in caught.value.why or not name.endswith(".jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("s.csv", "s.csv#COLUMN"),
+        ("s.tsv.gz", "s.tsv.gz#COLUMN"),
+        ("s.tsv#en", "s.tsv#en"),
+        ("s.parquet", "s.parquet#COLUMN"),
+    ],
+)
+def test_lines_of_tables_are_not_taken_for_sentences(
+    tmp_path: Path, name: str, column: str
+) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("a\n")
+    for files in ((tmp_path / name, text), (text, tmp_path / name)):
+        with pytest.raises(DataError, match="is a table, expected one sentence per line") as caught:
+            list(pairs(*map(str, files), Tally()))
+        assert caught.value.code == 65
+        assert f"vg prepare wikitext '{tmp_path / column}' -o" in caught.value.why
+
+
+def test_the_way_out_for_tables_keeps_the_lines(tmp_path: Path) -> None:
+    table = tmp_path / "s.csv"
+    table.write_text('id,en,de\n1,"A dog, here.\nIt ran.",Ein Hund\n2,,leer\n3,b,B\n')
+    for language in ("en", "de"):
+        call = [
+            "prepare",
+            "wikitext",
+            f"{table}#{language}",
+            "-o",
+            str(tmp_path / f"{language}.txt"),
+        ]
+        assert cli.run(call) == 0
+    assert list(pairs(str(tmp_path / "en.txt"), str(tmp_path / "de.txt"), Tally())) == [
+        {"text": "A dog, here. It ran.", "target": "Ein Hund"},
+        {"text": "b", "target": "B"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("newstest2014-src.en.sgm", '<srcset setid="newstest2014" srclang="any">'),
+        ("a.tmx", '<tmx version="1.4">'),
+        ("a.en", '<?xml version="1.0"?>'),
+    ],
+)
+def test_xml_is_not_taken_for_sentences(tmp_path: Path, name: str, line: str) -> None:
+    (tmp_path / name).write_text(f'{line}\n<seg id="1">A dog.</seg>\n')
+    with pytest.raises(DataError, match=r"is XML, .* sacrebleu .* --echo src") as caught:
+        list(pairs(str(tmp_path / name), str(tmp_path / name), Tally()))
+    assert caught.value.code == 65
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_tsv_of_lxmert(capfd: pytest.CaptureFixture[str]) -> None:
     )
     Path("names.txt").write_text("dog\ncat\n")
     assert regions("a.tsv", "--labels", "names.txt", "--suffix", ".jpg") == Exit.OK
-    assert "regions of 2 images in r.npy\n" in capfd.readouterr().err
+    assert "regions of 2 images, 4 numbers each, in r.npy\n" in capfd.readouterr().err
     found = open_regions("r.npy")
     assert found.images == ["COCO_1.jpg", "COCO_2.jpg"]
     own = found.of("COCO_2.jpg")
@@ -114,6 +114,72 @@ def test_bad_lines_are_named_or_noted(
     assert (row["line"], why.removeprefix("a.tsv:2: ") in row["error"]) == (2, True)
 
 
+_GAUSS = np.random.default_rng(0).standard_normal((2, 8192))
+_UNIFORM = np.random.default_rng(1).uniform(0.5, 4, (2, 8192))
+_FEATURES = {
+    "normal": _GAUSS,
+    "rectified": np.maximum(_GAUSS, 0),
+    "few are not 0": np.maximum(_GAUSS - 1, 0),
+    "from 0.5 to 4": _UNIFORM,
+    "two decimals": _UNIFORM.round(2),
+    "of unit length": _GAUSS / 45,
+    "probabilities": np.exp(4 * _GAUSS) / np.exp(4 * _GAUSS).sum(1, keepdims=True),
+    "large": 100 * _GAUSS,
+}
+
+
+def _bytes(values: Any, dtype: str) -> bytes:
+    if dtype == "bfloat16":  # the upper half of a float32
+        return np.asarray(values, "<f4").reshape(-1, 1).view("<u2")[:, 1].tobytes()
+    return np.asarray(values).astype(dtype).tobytes()
+
+
+def _holding(features: bytes) -> str:
+    encoded = base64.b64encode(features).decode()
+    return lxmert("a", FEATURES, BOXES).replace(b64(FEATURES, "<f4"), encoded)
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "bfloat16", "<f8"])
+@pytest.mark.parametrize("values", _FEATURES.values(), ids=_FEATURES)
+def test_features_of_another_type_are_refused(
+    values: Any, dtype: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They would be read as others of another width."""
+    for before in ("<f8", "<f4", "<f2"):
+        Path("a.tsv").write_text(_holding(_bytes(values.astype(before), dtype)))
+        assert regions("a.tsv") == Exit.DATA
+        assert "expected base64 of float32" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("values", _FEATURES.values(), ids=_FEATURES)
+def test_float32_is_taken_whatever_it_was_before(
+    values: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for before in ("<f8", "<f4", "bfloat16", "<f2"):
+        if before == "bfloat16":
+            given = (values.astype("<f4").view("<u4") & np.uint32(0xFFFF0000)).view("<f4")
+        else:
+            given = values.astype(before).astype("<f4")
+        Path("a.tsv").write_text(lxmert("a", given, BOXES))
+        assert regions("a.tsv", "--restart") == Exit.OK
+        assert "regions of 1 image, 8,192 numbers each, in r.npy\n" in capfd.readouterr().err
+        np.testing.assert_array_equal(open_regions("r.npy").of("a").features, given)
+
+
+def test_float32_of_few_different_values_is_taken() -> None:
+    one = np.eye(2048)[[1, 3]]
+    for values in (one, np.full((2, 2048), 0.1), np.zeros((2, 2048)), np.ones((2, 2048))):
+        Path("a.tsv").write_text(lxmert("a", values, BOXES))
+        assert regions("a.tsv", "--restart", "-q") == Exit.OK
+
+
+def test_whole_numbers_of_64_bits_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    whole = np.random.default_rng(0).integers(0, 5, (2, 2048))
+    Path("a.tsv").write_text(_holding(_bytes(whole, "<f8")))
+    assert regions("a.tsv") == Exit.DATA
+    assert 'a.tsv:1: "features" holds numbers of 64 bits' in capfd.readouterr().err
+
+
 def test_arrays_and_their_boxes(capfd: pytest.CaptureFixture[str]) -> None:
     array = np.random.default_rng(0).standard_normal((3, 2, 4)).astype(np.float32)
     rows = [
@@ -167,7 +233,7 @@ def test_other_names_of_the_objects_are_other_settings() -> None:
 @pytest.mark.parametrize(
     ("features", "why"),
     [
-        (b64(np.full(8, 0x3FD3333360000000).view("<f8"), "<f8"), "not float64"),
+        (b64(np.full(8, 0x3FD3333360000000).view("<f8"), "<f8"), "not of float64"),
         (b64(np.full((2, 4), np.nan), "<f4"), '"features" contains NaN or inf'),
     ],
 )

@@ -160,6 +160,26 @@ def test_paragraphs_of_squad_come_once_and_articles_end_with_an_empty_line(tmp_p
             list(squad(tmp_path / "bad.json", Tally()))
 
 
+def test_empty_paragraphs_do_not_end_an_article(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    contexts = [["a", "", " \n", "b"], [" "], ["c"]]
+    data = [{"paragraphs": [{"context": c} for c in article]} for article in contexts]
+    path.write_text(json.dumps({"data": data}))
+    tally = Tally()
+    assert [row["text"] for row in squad(path, tally)] == ["a", "b", "", "c", ""]
+    assert tally.left_out == {"empty paragraph": 3}
+
+
+def test_a_paragraph_that_no_text_can_hold_is_refused_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    data = [{"paragraphs": [{"context": "a"}, {"context": "b\0c"}]}]
+    path.write_text(json.dumps({"data": data}))
+    why = r'train\.json: data\[0\]\.paragraphs\[1\]: "context" holds U\+0000'
+    with pytest.raises(DataError, match=why) as caught:
+        list(squad(path, Tally()))
+    assert caught.value.code == 65
+
+
 def test_half_a_character_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "train-v1.1.json"
     good = {"paragraphs": [{"context": "a \U0001f600"}]}

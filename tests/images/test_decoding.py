@@ -210,6 +210,61 @@ def test_a_png_whose_end_is_zeros_is_refused(tmp_path: Path, size: tuple[int, in
     assert pixels(whole).shape == (*size[::-1], 3)
 
 
+def thumbnailed(data: bytes) -> bytes:
+    """Return a JPEG with another one, whole, in a segment of its header."""
+    body = b"Exif\0\0" + encoded(drawing(8, 8), "JPEG")
+    return data[:2] + b"\xff\xe1" + (len(body) + 2).to_bytes(2) + body + data[2:]
+
+
+# Pillow decodes zeros to grey where the picture needed more bytes than they do.
+NOISE = np.random.default_rng(0).integers(0, 256, (2, 100, 160, 3), np.uint8)
+JPEGS = {
+    "plain": encoded(NOISE[0], "JPEG"),
+    "progressive": encoded(NOISE[0], "JPEG", progressive=True),
+    "restarts": encoded(NOISE[0], "JPEG", restart_marker_blocks=3),
+    "thumbnail": thumbnailed(encoded(NOISE[0], "JPEG")),
+    "MPO": encoded(NOISE[0], "MPO", save_all=True, append_images=[Image.fromarray(NOISE[1])]),
+}
+
+
+@pytest.mark.parametrize("kind", JPEGS)
+def test_a_jpeg_whose_end_is_zeros_is_refused(kind: str) -> None:
+    """A download that stopped in a file of the full size leaves them."""
+    whole = JPEGS[kind]
+    end = whole.index(b"\xff\xd9", len(whole) // 4)  # the end mark of its (first) picture
+    decoded = 0
+    for cut in (*range(end // 3, end, end // 40), end, end + 1):
+        data = whole[:cut] + bytes(len(whole) - cut)
+        with contextlib.suppress(OSError, SyntaxError), Image.open(io.BytesIO(data)) as image:
+            image.load()
+            decoded += 1
+        for side in (None, 40):
+            with pytest.raises(ImageError, match=r"ends in zeros|cannot be decoded"):
+                decode(data, side)
+    assert decoded or kind in ("progressive", "restarts")
+
+
+def test_the_second_picture_of_an_mpo_may_be_damaged() -> None:
+    whole = JPEGS["MPO"]
+    cut = len(whole) * 3 // 4
+    np.testing.assert_array_equal(pixels(whole[:cut] + bytes(len(whole) - cut)), pixels(whole))
+
+
+@pytest.mark.parametrize("kind", JPEGS)
+def test_a_whole_jpeg_may_have_bytes_after_its_end(kind: str) -> None:
+    whole = JPEGS[kind]
+    # Cameras pad to whole blocks, and phones append films.
+    for rest in (b"\0", bytes(4096), b"SEFT", b"\0\0ftypmp4\xff\xda\1\2" + bytes(50)):
+        np.testing.assert_array_equal(pixels(whole + rest), pixels(whole))
+    filled = whole[:2] + b"\xff\xff\xff" + whole[2:]  # bytes that may stand before any mark
+    if kind != "MPO":  # which states where its pictures are
+        np.testing.assert_array_equal(pixels(filled + bytes(9)), pixels(whole))
+
+
+def test_a_picture_without_a_file_header_is_read() -> None:
+    np.testing.assert_array_equal(pixels(encoded(drawing(), "DIB")), drawing())
+
+
 def test_a_png_without_its_end_mark_is_whole() -> None:
     whole = encoded(drawing())
     end = whole.rindex(b"IEND") - 4

@@ -91,6 +91,29 @@ def test_a_directory_is_walked_in_natural_order_and_other_files_are_counted(tmp_
     assert sources.counted(source.left_out) == "2 .txt, 1 without suffix"
 
 
+def test_hidden_files_and_folders_are_left_out_and_counted(tmp_path: Path) -> None:
+    root = tmp_path / ".photos"  # how the folder itself is named does not count
+    for name in (
+        "a.jpg",
+        "b.c/..d/e.jpg",
+        ".h.png",
+        "._a.png",
+        ".DS_Store",
+        ".ipynb_checkpoints/a-checkpoint.jpg",
+        "sub/.git/x/y.png",
+        "sub/b.jpg",
+        "sub/n.txt",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    for place in (str(root), f"{root}/"):
+        source = open_source(place)
+        assert [item.id for item in source.items] == ["a.jpg", "sub/b.jpg"]
+        assert dict(source.left_out) == {sources.HIDDEN: 6, ".txt": 1}
+    with pytest.raises(DataError, match=r"holds no image: 1 \(hidden\)"):
+        open_source(str(root / "b.c"))
+
+
 def test_numbers_sort_by_value_however_long() -> None:
     names = ["w", "v10", "v" + "1" * 5000, "v9", "v010"]
     assert sorted(names, key=natural_key) == ["v9", "v010", "v10", "v" + "1" * 5000, "w"]

@@ -150,7 +150,7 @@ def _read(file: str) -> tuple[str, dict[str, Any]]:
     with open_read(file) as stream:
         data = read_small(stream, file)
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")  # editors of Windows put a mark first
         body = _parse(file, text)
     except RecursionError:
         raise DataError("is nested too deeply; expected names of flags", file) from None

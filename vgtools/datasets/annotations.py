@@ -162,23 +162,29 @@ def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[R
         yield image | {"boxes": boxes, "labels": labels, "crowd": [crowd for *_, crowd in kept]}
 
 
+_SPLIT = re.compile(r"(train|val|test)(?:-dev)?(20\d\d)")  # a split of MS COCO
+
+
 def vqa(path: str | Path, tally: Tally) -> Iterator[Row]:
     """Yield the questions of a file of VQA's as captions: {"image", "text"}.
 
     The image is the file name of MS COCO, whose split the file's name has.
 
     Raises:
-        DataError: the name has no split (usage), or the file no questions (65).
+        DataError: the name has no split (usage), or the file no questions, or its facts name
+            another split or other pictures (65).
     """
-    split = re.search(r"(train|val|test)(?:-dev)?(20\d\d)", Path(path).name)
+    split = _SPLIT.search(Path(path).name)
     if split is None:
         why = "the name of a file of questions must contain its split, for example train2014"
         raise DataError(why, path, code=Exit.USAGE)
     prefix = f"COCO_{split[1]}{split[2]}_"
     found = False
-    for key, index, item in json_items(path, surrogates=True):
+    facts = dict[str, Any]()
+    for key, index, item in json_items(path, surrogates=True, others=facts):
         if key != "questions":
             continue
+        _check_pictures(facts, split, path)
         location = f"questions[{index}]"
         with tally.of_item():
             number = _get(item, "image_id", int, path, location)
@@ -189,6 +195,20 @@ def vqa(path: str | Path, tally: Tally) -> Iterator[Row]:
         raise DataError(
             'has no questions; expected {"questions": [{"image_id", "question"}]}', path
         )
+    _check_pictures(facts, split, path)  # The file may state them after its questions.
+
+
+def _check_pictures(facts: Mapping[str, Any], split: re.Match[str], path: str | Path) -> None:
+    """Refuse questions whose file states other pictures than the photos of a split of COCO."""
+    kind = facts.get("data_type", "mscoco")
+    if kind != "mscoco":
+        why = f"\"data_type\" is {kind!r:.40}, expected 'mscoco', whose photos rows name"
+        raise DataError(why, path)
+    own = facts.get("data_subtype")
+    named = _SPLIT.search(own) if isinstance(own, str) else None
+    if named is not None and named.groups() != split.groups():
+        why = f'"data_subtype" is {own!r:.40}, the file\'s name has {split[0]}; rename the file'
+        raise DataError(why, path)
 
 
 def _instance(item: Row, path: str | Path, location: str) -> tuple[list[float], int, int]:
@@ -199,8 +219,10 @@ def _instance(item: Row, path: str | Path, location: str) -> tuple[list[float], 
         raise DataError(why, path)
     x, y, width, height = box
     category = _get(item, "category_id", int, path, location)
-    crowd = int(bool(item.get("iscrowd", 0)))
-    return [x, y, round(x + width, 2), round(y + height, 2)], category, crowd
+    crowd = 0 if item.get("iscrowd") is None else item["iscrowd"]
+    if type(crowd) not in (int, bool) or crowd not in (0, 1):
+        raise DataError(f'{location}: "iscrowd" is {crowd!r:.40}, expected 0 or 1', path)
+    return [x, y, round(x + width, 2), round(y + height, 2)], category, int(crowd)
 
 
 _LONGEST = 1 << 15  # px of a side of a picture whose masks are drawn

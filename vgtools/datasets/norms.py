@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import Literal
 
 from vgtools.datasets.rows import Row
@@ -38,31 +40,39 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
         tally: counts rows without a value, and words that came before.
 
     Raises:
-        DataError: no such column, another number of columns than in the header, or a value that is
-            not a finite number after numbers (65, with the line); most are, but not the first.
+        DataError: no such column, or none is named and the first has no name; another number of
+            columns than in the header; a value that is not a finite number after numbers, or a
+            number in another notation (65, with the line); most are numbers, but not the first.
     """
     stats = TextStats()
     lines = read_lines(path, stats)
     header = next(lines, "")
     separator = "\t" if "\t" in header else ","
-    titles = next((cells for _, cells in _cells(iter([header]), path, separator)), [])
-    word = titles[0] if word is None and titles else word
+    rows = read_quoted(chain([header], lines), path, separator)
+    titles = next((cells for _, cells in rows), [])
+    if not any(map(str.strip, titles)):
+        why = "is blank" if stats.lines else "is empty"
+        raise DataError(f"{why}; expected a table with a header", path, 1 if stats.lines else None)
+    if word is None and not titles[0].strip():
+        why = f"the first column has no name: {header:.200}; --word names the column of the words"
+        raise DataError(why, path, 1)
+    word = titles[0] if word is None else word
     for name in (word, value):
-        if titles.count(str(name)) != 1:
+        if titles.count(name) != 1:
             how = "two columns" if name in titles else "no column"
             raise DataError(f"the header has {how} {name!r}: {header:.200}", path, 1)
-    places = titles.index(str(word)), titles.index(value)
+    places = titles.index(word), titles.index(value)
     numbers: bool | None = None
     first = ""
     line = 0
-    seen = dict[str, bool]()  # whether a word's value is a number
-    for line, cells in _cells(lines, path, separator):
+    seen = dict[str, bool]()  # whether a word's value is in figures
+    for line, cells in rows:
         if stats.replaced:
             why = "not UTF-8; convert the file, for example: iconv -f latin1 -t utf8"
-            raise DataError(why, path, line + 1)
+            raise DataError(why, path, line)
         if len(cells) != len(titles):
             why = f"expected {len(titles)} columns, got {len(cells)}"
-            raise DataError(why, path, line + 1)
+            raise DataError(why, path, line)
         name, text = (cells[place].strip() for place in places)
         name = name.lower()
         if not (name and text):
@@ -72,16 +82,16 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
             tally.left_out["duplicate word"] += 1
             continue
         number = _number(text)
-        in_figures = numbers is not False and number is None
-        if in_figures and _number(text.replace(",", "")) is not None:
-            why = f'{text!r:.60} in "{value}" has a comma; write numbers as 1234.5'
-            raise DataError(why, path, line + 1)
-        seen[name] = number is not None
+        in_figures = number is not None or _in_other_notation(text)
+        if in_figures and number is None and numbers is not False:
+            why = f'{text!r:.60} in "{value}" is in another notation; write numbers as 1234.5'
+            raise DataError(why, path, line)
+        seen[name] = in_figures
         first = first or text
         numbers = number is not None if numbers is None else numbers
         if numbers and number is None:
             why = f'{text!r:.60} in "{value}"; expected a finite number'
-            raise DataError(why, path, line + 1)
+            raise DataError(why, path, line)
         yield {"word": name, "value": number if numbers else text}
     if not line:
         raise DataError("holds no rows after its header", path)
@@ -90,15 +100,19 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
         raise DataError(f'"{value}": {why}', path)
 
 
-def _cells(lines: Iterator[str], path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    if separator == ",":
-        return read_quoted(lines, path)
-    return ((number, line.split(separator)) for number, line in enumerate(lines, 1))
-
-
 def _number(text: str) -> float | None:
     value = parse_number(text)
     return value if value is not None and math.isfinite(value) else None
+
+
+def _in_other_notation(text: str) -> bool:
+    """Return whether a text is a number that `_number` does not take: 4,85, 1_000, 50%, 0x10."""
+    if re.fullmatch("0[xX][0-9a-fA-F]+", text):
+        return True
+    with contextlib.suppress(ValueError):
+        # Python takes _ between digits, and all digits of Unicode.
+        return math.isfinite(float(text.replace(",", "").replace("\u2212", "-").removesuffix("%")))
+    return False
 
 
 def wordnet(

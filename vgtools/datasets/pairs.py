@@ -7,7 +7,10 @@ from itertools import zip_longest
 
 from vgtools.datasets.rows import Row
 from vgtools.io.errors import DataError, Tally, TextStats, amount
+from vgtools.io.names import bare, file_of, is_table
 from vgtools.io.streams import holds_rows, read_lines
+
+_XML = (".xml", ".sgm", ".sgml", ".tmx", ".xlf", ".xliff")
 
 
 def pairs(
@@ -32,7 +35,8 @@ def pairs(
         longest: leave out pairs with a side of more words.
 
     Raises:
-        DataError: the files have unequal numbers of lines (65, both numbers), or one holds rows.
+        DataError: the files have unequal numbers of lines (65, both numbers), or one holds rows, is
+            a table, or is XML.
     """
     count = 0
     both = zip_longest(_sentences(source, tally.text), _sentences(target, tally.text))
@@ -60,12 +64,22 @@ def pairs(
 def _sentences(path: str, stats: TextStats) -> Iterator[str]:
     """Yield the lines of a text.
 
-    Rows would become sentences of JSON, and the splits that they name would be lost.
+    Rows and tables would become sentences of JSON or of cells, and the splits that they name would
+    be lost.
     """
+    if is_table(path):
+        table = path if path != file_of(path) else f"{path}#COLUMN"
+        way = f"vg prepare wikitext '{table}' -o SENTENCES.txt"
+        why = "is a table, expected one sentence per line; write the column of the sentences"
+        raise DataError(f"{why}: {way}", path)
     for number, line in enumerate(read_lines(path, stats), 1):
         if number == 1 and holds_rows(path, line):
             split = """select((.split // "train") == "train")"""
             way = f"""jq -r '{split}.text | gsub("\\n"; " ")' {path}"""
             why = "holds rows, expected one sentence per line; write those to learn from"
             raise DataError(f"{why}: {way}", path, 1)
+        if number == 1 and (bare(path).endswith(_XML) or line.startswith("<?xml")):
+            way = "sacrebleu -t wmt14 -l en-de --echo src writes one side of a set of WMT's"
+            why = "is XML, expected one sentence per line; write its segments to a text"
+            raise DataError(f"{why}: {way}", path)
         yield line

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vgtools.images.sources import flickr_number, is_picture
+from vgtools.images.sources import flickr_number, is_hidden, is_picture
 from vgtools.io.errors import DataError, Exit, Tally, amount, input_changed, plain, storable
 from vgtools.io.files import dumps, files_below
 from vgtools.io.inputs import Inputs
@@ -192,6 +192,11 @@ def in_split(rows: Iterable[Row], split: str | None) -> Iterator[Row]:
     return (row | {"split": split} for row in rows) if split else iter(rows)
 
 
+def _may_be_photo(file: str, name: str) -> bool:
+    """Return whether a file without a picture's suffix has the name asked for, or no suffix."""
+    return os.path.basename(file) == name or not os.path.splitext(file)[1]
+
+
 def _stat(path: Path) -> os.stat_result:
     try:
         return os.stat(path)
@@ -203,7 +208,8 @@ class Folder:
     """The files of a folder and of those below it, by path, name, stem, or Flickr's number.
 
     `1000268201_693b08cb0e.jpg` of Flickr8k is the photo `1000268201.jpg` of Flickr30k.
-    Pictures take precedence over other files.
+    Pictures take precedence over other files. Hidden files, and those in hidden folders, are left
+    out.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -214,7 +220,7 @@ class Folder:
             why = "is not a folder" if self.path.exists() else "does not exist"
             raise DataError(why, path, code=Exit.NO_INPUT)
         # Sorted files give the same rows on every disk.
-        self.files = sorted(files_below(os.fspath(path)))
+        self.files = sorted(file for file in files_below(os.fspath(path)) if not is_hidden(file))
         self._names: dict[str, set[str]] = {}
         for file in self.files:
             stem = Path(file).stem
@@ -246,7 +252,9 @@ class Folder:
         name = os.path.basename(image)
         for key in (image, name, Path(name).stem):
             files = self._names.get(key, set())
-            files = set(filter(is_picture, files)) or files  # VCR has `1_x.json` next to `1_x.jpg`.
+            # VCR has `1_x.json` next to `1_x.jpg`, and img2dataset `6.txt` where it got no `6.jpg`.
+            pictures = set(filter(is_picture, files))
+            files = pictures or {file for file in files if _may_be_photo(file, name)}
             if len(files) == 1:
                 path = os.path.abspath(self.path / min(files))
                 if storable(path) != path:

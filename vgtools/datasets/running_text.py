@@ -16,10 +16,11 @@ def squad(path: str | Path, tally: Tally) -> Iterator[Row]:
 
     They are running text of Wikipedia. Line ends inside a paragraph become spaces.
 
-    The file is the official JSON of version 1.1 or 2.0; the tally counts duplicate paragraphs.
+    The file is the official JSON of version 1.1 or 2.0; the tally counts duplicate paragraphs, and
+    empty ones.
 
     Raises:
-        DataError: not JSON, or not of SQuAD's form.
+        DataError: not JSON, not of SQuAD's form, or a paragraph with U+0000.
     """
     seen = set[str]()
     for key, index, article in json_items(path):
@@ -35,6 +36,12 @@ def squad(path: str | Path, tally: Tally) -> Iterator[Row]:
             if not isinstance(context, str):
                 expected = f'expected a string under "context", got {context!r:.40}'
                 raise DataError(f"data[{index}].paragraphs[{number}]: {expected}", path)
+            if "\0" in context:
+                why = f'data[{index}].paragraphs[{number}]: "context" holds U+0000'
+                raise DataError(f"{why}, which a text cannot; remove it", path)
+            if not context.strip():
+                tally.left_out["empty paragraph"] += 1
+                continue
             if context in seen:
                 tally.left_out["paragraph that was there before"] += 1
                 continue

@@ -9,6 +9,7 @@ such a meaning is an `ImageError` with a reason, never a guess.
 from __future__ import annotations
 
 import io
+import re
 import zlib
 
 import numpy as np
@@ -27,7 +28,9 @@ Image.init()  # loads every plugin once, here: doing so from several threads is 
 
 # Recognised by content, never by name. Left out: formats that call other programs (EPS) or
 # describe drawings (WMF).
-_KNOWN = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
+_KNOWN = (
+    "JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO",
+)  # fmt: skip
 
 _FORMATS = tuple(name for name in _KNOWN if name in Image.OPEN)
 
@@ -83,6 +86,8 @@ def decode(data: bytes, side: int | None = None) -> Image.Image:
         image.load()
         if image.format == "PNG":
             _check_png(data)
+        elif image.format in ("JPEG", "MPO"):
+            _check_jpeg(data)
     except (ImageError, MemoryError):
         raise
     except UnidentifiedImageError:
@@ -128,6 +133,30 @@ def _check_png(data: bytes) -> None:
         if kind == b"IDAT" and zlib.crc32(view[at + 4 : end]) != found:
             raise ImageError("is damaged: its pixels do not have the checksum that the PNG states")
         at = end + 4
+
+
+_MARK = re.compile(rb"\xff+([^\xff\0])")
+_SCAN = b"\xda"
+_BARE = (b"\x01", *(bytes([kind]) for kind in range(0xD0, 0xDA)))  # marks without a segment
+
+
+def _check_jpeg(data: bytes) -> None:
+    """Refuse a JPEG that ends in zeros, and whose first scan no end mark follows.
+
+    Zeros where a download stopped would be decoded as grey. A camera may fill up after the end
+    mark, and a thumbnail in the header has an end mark of its own.
+    """
+    if not data.endswith(b"\0"):
+        return
+    at = 0
+    kind = b""
+    while kind != _SCAN and (mark := _MARK.search(data, at)):
+        kind = mark[1]
+        at = mark.end()
+        if kind not in _BARE:
+            at += int.from_bytes(data[at : at + 2])
+    if data.find(b"\xff\xd9", at) < 0:
+        raise ImageError("is damaged: the JPEG ends in zeros, without its end mark")
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

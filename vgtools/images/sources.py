@@ -49,6 +49,8 @@ TAR_SUFFIXES = (
     ".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tbz2", ".tar.xz", ".txz",
 )  # fmt: skip
 
+HIDDEN = "(hidden)"  # among the suffixes of files left out
+
 _EXPECTED = (
     "expected a directory, a tar, an image jsonl, or a list of paths with image files "
     + " ".join(sorted(SUFFIXES))
@@ -77,7 +79,7 @@ class ImageSource:
     total: int | None  # None for a tar, which is read once
     # sha256 over the stamps of images in files of their own; None where all are in tars or tables.
     listing: str | None
-    # Suffix -> number of files that are not images; in a tar, of those read so far.
+    # Suffix, or HIDDEN -> number of files left out; in a tar, of those read so far.
     left_out: Counter[str] = field(default_factory=Counter)
 
 
@@ -146,8 +148,9 @@ class Images:
     Ids are the path below the directory, the `image` of a jsonl row, the line of a list, or the
     member name of a tar. Paths in a list or jsonl are relative to the file that holds them, or are
     URLs. In a directory or tar the suffix decides which files are images; all others are counted in
-    `left_out`. A tar is streamed; nothing of it is ever written to disk. For images at URLs the
-    store is asked for sizes and versions, for many at a time and once each.
+    `left_out`, as are hidden files of a directory, and those in its hidden folders. A tar is
+    streamed; nothing of it is ever written to disk. For images at URLs the store is asked for sizes
+    and versions, for many at a time and once each.
 
     Args:
         paths: directories, image jsonl, lists of paths, tars, or `-` (list or jsonl on stdin); all
@@ -314,6 +317,14 @@ def _of_macos(name: str) -> bool:
     return os.path.basename(name).startswith("._")
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether a file, or a folder on the way to it, has a name that starts with a dot.
+
+    Notebooks keep copies in `.ipynb_checkpoints`, and macOS notes about `a.png` in `._a.png`.
+    """
+    return any(part.startswith(".") for part in name.split(os.sep))
+
+
 def flickr_number(stem: str) -> str | None:
     """Return the number of a photo of Flickr8k, by its name without the suffix; None for others."""
     found = _FLICKR8K.fullmatch(stem)
@@ -324,7 +335,9 @@ def _walk(root: str, left_out: Counter[str]) -> list[str]:
     """Return the image files below a directory, links followed, in natural order."""
     images = []
     for file in files_below(root, left_out):
-        if is_picture(file):
+        if is_hidden(file):
+            left_out[HIDDEN] += 1
+        elif is_picture(file):
             images.append(file)
         else:
             left_out[_suffix(file)] += 1
@@ -337,7 +350,11 @@ def expand_folder(place: str) -> list[str]:
         return [place]
     with file_errors(place, reading=True):
         names = sorted(os.listdir(place), key=natural_key)
-    tars = [os.path.join(place, name) for name in names if name.endswith(TAR_SUFFIXES)]
+    tars = [
+        os.path.join(place, name)
+        for name in names
+        if name.endswith(TAR_SUFFIXES) and not is_hidden(name)
+    ]
     return tars if tars and not _walk(place, Counter()) else [place]
 
 

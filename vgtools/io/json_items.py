@@ -115,7 +115,10 @@ class _ItemReader:
 
 
 def json_items(
-    path: str | Path, chunk: int = 1 << 20, surrogates: bool = False
+    path: str | Path,
+    chunk: int = 1 << 20,
+    surrogates: bool = False,
+    others: dict[str, Any] | None = None,
 ) -> Iterator[tuple[str, int, Any]]:
     """Yield `(key, index, item)` of a JSON array, or of each array of a JSON object.
 
@@ -126,6 +129,7 @@ def json_items(
         path: a file, `.gz`, `.zst`, or `-`.
         chunk: characters per read.
         surrogates: let items with lone surrogates pass; the caller checks each string.
+        others: takes the values that are not arrays, as far as the file has been read.
 
     Raises:
         DataError: not JSON, a lone surrogate, cut off, or trailing data; key and index are named.
@@ -144,7 +148,9 @@ def json_items(
                 if reader.peek() == "[":
                     yield from items(str(key))
                 else:
-                    reader.value(str(key))
+                    value = reader.value(str(key))
+                    if others is not None:
+                        others[str(key)] = value
                 reader.last = f"{key!r:.40}"
         else:
             yield from items("")

@@ -249,7 +249,7 @@ def _write_captions(file: str, places: list[str], output: str, errors: Errors) -
 
 def _summary(output: str, task: Extraction, counts: Mapping[str, int]) -> None:
     """Print the numbers of images that were written and left out."""
-    from vgtools.images.sources import counted
+    from vgtools.images.sources import HIDDEN, counted
 
     row = task.writer.row_shape(task.featurizer)
     shape = " x ".join(f"{n:,}" for n in (counts["rows"], *row))
@@ -260,6 +260,8 @@ def _summary(output: str, task: Extraction, counts: Mapping[str, int]) -> None:
         file = f"{output}*" if output.endswith("/") else Path(output).with_suffix("")
         why = f"{file}.errors.jsonl gives reasons"
         note("extract-image-feats", f"{unusable} could not be used; {why}")
-    if task.whole is not None and task.whole.left_out:
-        suffixes = f"left out, not images by suffix: {counted(task.whole.left_out)}"
-        note("extract-image-feats", suffixes)
+    left_out = {} if task.whole is None else dict(task.whole.left_out)
+    if hidden := left_out.pop(HIDDEN, 0):
+        note("extract-image-feats", f"left out: {amount(hidden, 'hidden file')}")
+    if left_out:
+        note("extract-image-feats", f"left out, not images by suffix: {counted(left_out)}")

@@ -124,10 +124,9 @@ def regions(
     """Convert region features that others computed.
 
     A TSV has the columns of LXMERT (with confidences, and labels by --labels) or of bottom-up
-    attention, its arrays in base64. A .npy is (images, regions, D) or (all regions, D); its jsonl
-    has
-    {"image", "width", "height", "boxes", "confidence"?, "label"?} in the same order. Without
-    confidences boxes get a placeholder computed from their size and place.
+    attention, its features in base64 of float32. A .npy is (images, regions, D) or (all regions,
+    D); its jsonl has {"image", "width", "height", "boxes", "confidence"?, "label"?} in the same
+    order. Without confidences boxes get a placeholder computed from their size and place.
 
     Examples:
 
@@ -172,11 +171,12 @@ def regions(
     }
     if labels:
         config["labels"] = sha256_file(labels)
+    width = region_files.width_of(source)
     count = write_regions(
         output,
         rows,
         config,
-        region_files.width_of(source),
+        width,
         dtype=dtype,
         inputs=inputs,
         restart=restart,
@@ -184,4 +184,5 @@ def regions(
         backbone=region_files.named_backbone(backbone),
     )
     left_out = f"; left out: {len(tally.errors):,}" if tally.errors else ""
-    note("prepare", f"regions of {amount(count, 'image')} in {output}{left_out}")
+    held = f"regions of {amount(count, 'image')}, {amount(width, 'number')} each"
+    note("prepare", f"{held}, in {output}{left_out}")

@@ -124,7 +124,7 @@ def conceptual_captions(
     r"""Write captions and URLs of web images.
 
     The image is cc/LINE, or cc/SPLIT/LINE with --as-split. With --images its photo is LINE.jpg (or
-    .png …) in that folder.
+    .png …, or without a suffix) in that folder.
 
     Examples:
 

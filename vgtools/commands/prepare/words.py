@@ -48,7 +48,7 @@ def norms(
         vg prepare norms valence.csv --word Word --value V.Mean.Sum | head -3
 
     Args:
-        table: Table with a header, columns between tabs or commas.
+        table: Table with a header, columns between tabs or commas, quoted or not.
         value: Its numbers, or its names of classes.
         word: Its words.
     """
