@@ -210,7 +210,9 @@ def test_coco_bad_items(tmp_path: Path, text: str, why: str) -> None:
     stops_at(tmp_path, coco, text, why, "x.json")
 
 
-@pytest.mark.parametrize(("crowd", "found"), [(0, 0), (1, 1), (False, 0), (True, 1), (None, 0)])
+@pytest.mark.parametrize(
+    ("crowd", "found"), [(0, 0), (1, 1), (False, 0), (True, 1), (None, 0), (1.0, 1)]
+)
 def test_a_crowd_may_be_a_boolean(tmp_path: Path, crowd: object, found: int) -> None:
     file = tmp_path / "i.json"
     file.write_text(official(annotations=[BOXES[0] | {"iscrowd": crowd}], categories=CATEGORIES))

@@ -54,7 +54,7 @@ def test_quoted_columns_between_commas_and_classes(tmp_path: Path) -> None:
             "\"V\": most values are numbers, but the first is 'NA'",
         ),
         ("Word\tV\nx\tNA\na\t1%\nb\t2%\n", "V", '"V": most values are numbers'),
-        ('Word\tV\n"a\t1\n', "V", r"x\.txt:2: not valid quoted text"),
+        ('Word,V\n"a,1\n', "V", r"x\.txt:2: not valid quoted text"),
         ("Word\tV\n", "V", r"x\.txt: holds no rows after its header"),
         ("Word\tV\tV\na\t1\t2\n", "V", r"x\.txt:1: the header has two columns 'V'"),
     ],
@@ -80,9 +80,9 @@ def test_numbers_in_another_notation_are_no_classes(
 
 
 def test_classes_may_hold_figures(tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_text("Word\tV\na\tnoun\nb\t50%\nc\t0xyz\nd\t%\n")
+    (tmp_path / "x.txt").write_text("Word\tV\na\t1_1\nb\t50%\nc\t0xyz\nd\t%\n")
     found = list(norms(str(tmp_path / "x.txt"), None, "V", Tally()))
-    assert [row["value"] for row in found] == ["noun", "50%", "0xyz", "%"]
+    assert [row["value"] for row in found] == ["1_1", "50%", "0xyz", "%"]
 
 
 @pytest.mark.parametrize("separator", ["\t", ","])
@@ -93,6 +93,25 @@ def test_cells_are_unquoted(tmp_path: Path, separator: str) -> None:
     found = list(norms(str(tmp_path / "x.tsv"), None, "Value", Tally()))
     assert [row["word"] for row in found] == ["ice, cream", 'say "hi"', "dog", 'a "b"']
     assert [row["value"] for row in found] == [2, 3, 1, 4]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (['"hello|1', "foo|2", 'bar"|3', "z|4"], ['"hello', "foo", 'bar"', "z"]),
+        (['"|1', "a|2"], ['"', "a"]),
+        (['""|1', '"so called" x|2'], ['""', '"so called" x']),
+    ],
+)
+def test_between_tabs_a_quotation_mark_may_be_of_a_word(
+    tmp_path: Path, lines: list[str], words: list[str]
+) -> None:
+    """No row may go into a cell of another."""
+    text = "\n".join(["word|V", *lines]).replace("|", "\t")
+    (tmp_path / "x.tsv").write_text(f"{text}\n")
+    found = list(norms(str(tmp_path / "x.tsv"), None, "V", Tally()))
+    assert [row["word"] for row in found] == words
+    assert len({row["value"] for row in found}) == len(words)
 
 
 def test_an_index_without_a_name_is_passed_over_by_naming_the_words(tmp_path: Path) -> None:

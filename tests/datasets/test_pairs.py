@@ -106,6 +106,9 @@ def test_the_way_out_for_tables_keeps_the_lines(tmp_path: Path) -> None:
         ("newstest2014-src.en.sgm", '<srcset setid="newstest2014" srclang="any">'),
         ("a.tmx", '<tmx version="1.4">'),
         ("a.en", '<?xml version="1.0"?>'),
+        ("train.tags.de-en.en", "<url>http://www.ted.com/talks/1</url>"),
+        ("A.XML", "<p>"),
+        ("a.de", ' <doc docid="1">'),
     ],
 )
 def test_xml_is_not_taken_for_sentences(tmp_path: Path, name: str, line: str) -> None:

@@ -121,14 +121,15 @@ def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) ->
 
 def test_a_file_with_another_suffix_is_no_photo(tmp_path: Path) -> None:
     # img2dataset writes them next to each photo, and for those that it did not get.
-    for name in ("6.txt", "6.json", "8.txt", "8", "9.bin"):
+    for name in ("6.txt", "6.json", "8.txt", "8", "9.json", "7.jpg_large", "7.TXT"):
         (tmp_path / name).touch()
     photos = Folder(tmp_path)
     for image in ("cc/6", "6", "6.jpg"):
         with pytest.raises(DataError, match=f"holds no photo {image!r}"):
             photos.find(image)
     assert photos.find("cc/8") == photos.find("8.jpg") == str(tmp_path / "8")
-    assert photos.find("9.bin") == str(tmp_path / "9.bin"), "its whole name is asked for"
+    assert photos.find("7.jpg") == str(tmp_path / "7.jpg_large"), "as a downloader named it"
+    assert photos.find("9.json") == str(tmp_path / "9.json"), "its whole name is asked for"
 
 
 def test_hidden_files_are_not_of_a_folder(tmp_path: Path) -> None:

@@ -438,10 +438,11 @@ def test_a_tar_names_each_image_once_and_holds_one(tmp_path: Path) -> None:
         list(open_source(str(path)).items)
 
 
-def test_files_that_macos_leaves_beside_others_are_left_out(tmp_path: Path) -> None:
-    members = [member(name, b"a") for name in ("._a.jpg", "a.jpg", "d/._b.jpg", "d/b.jpg")]
-    tar = make_tar(tmp_path / "x.tar", members)
-    assert [item.id for item in open_source(str(tar)).items] == ["a.jpg", "d/b.jpg"]
+def test_hidden_files_are_left_out_of_a_tar_and_a_folder_alike(tmp_path: Path) -> None:
+    names = ("._a.jpg", "./a.jpg", "d/._b.jpg", "d/b.jpg", "./.git/c.jpg", "../e.jpg", "n.txt")
+    source = open_source(str(make_tar(tmp_path / "x.tar", [member(n, b"a") for n in names])))
+    assert [item.id for item in source.items] == ["a.jpg", "d/b.jpg", "../e.jpg"]
+    assert dict(source.left_out) == {sources.HIDDEN: 3, ".txt": 1}
     for name in ("._a.jpg", "a.jpg"):
         (tmp_path / "f" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "f" / name).touch()

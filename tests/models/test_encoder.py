@@ -27,7 +27,7 @@ from vgtools import __version__
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps
-from vgtools.models import backbone, references, runs
+from vgtools.models import backbone, references, runs, sealed
 from vgtools.models.clip import load_teacher
 from vgtools.models.dual import load_dual
 from vgtools.models.encoder import (
@@ -593,6 +593,24 @@ def test_a_model_of_the_user_in_a_folder_of_a_run_is_not_replaced(tmp_path: Path
     assert (folder / "complete").read_text() == encoder.fingerprint
     assert not (folder / ".complete.vg.tmp").exists()
     assert (folder / "notes.txt").read_text() == "mine, too"
+
+
+def test_settings_of_a_tokenizer_that_the_user_put_next_to_a_network_stay(tmp_path: Path) -> None:
+    encoder = load_encoder(str(save_tiny_bert(tmp_path / "bert")))
+    folder = tmp_path / "run" / "encoder"
+    own.claim(tmp_path / "run")
+    save_pretrained(folder, encoder)
+    settings = folder / "tokenizer_config.json"
+    assert settings in sealed.own_files_below(folder)
+    settings.write_text('{"mine": 1}')
+    save_pretrained(folder, encoder)
+    assert settings.read_text() == '{"mine": 1}'
+    assert settings not in sealed.own_files_below(folder)
+    settings.unlink()
+    save_pretrained(folder, encoder)
+    assert settings in sealed.own_files_below(folder)
+    sealed.remove_own_files(folder)
+    assert not folder.exists()
 
 
 def test_a_pooler_that_a_checkpoint_lacks_is_always_the_same(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
@@ -52,6 +52,38 @@ def word_pieces() -> Any:
     )
 
 
+def pieces_of_mpnet() -> Any:
+    """Return a tokenizer as MPNet's, whose vocabulary has BERT's special tokens as words."""
+    words = ["<s>", "<pad>", "</s>", "[UNK]", "[PAD]", "[MASK]", "[", "]", "mask", *WORDS, "<mask>"]
+    made = Tokenizer(models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    roles = {"pad": "<pad>", "unk": "[UNK]", "cls": "<s>", "sep": "</s>", "bos": "<s>"}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        mask_token=AddedToken("<mask>", lstrip=True, special=True),
+        eos_token="</s>",
+        **{f"{role}_token": token for role, token in roles.items()},
+    )
+
+
+def bytes_with_a_blank_before() -> Any:
+    """Return a tokenizer as some RoBERTas', to whose texts a blank is added."""
+    words = ["<s>", "<pad>", "</s>", "<unk>", *pre_tokenizers.ByteLevel.alphabet(), "<mask>"]
+    made = Tokenizer(models.BPE({w: i for i, w in enumerate(words)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    roles = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "bos": "<s>"}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        mask_token=AddedToken("<mask>", lstrip=True, special=True),
+        eos_token="</s>",
+        add_prefix_space=True,
+        **{f"{role}_token": token for role, token in roles.items()},
+    )
+
+
 def sentence_pieces() -> Any:
     """Return a tokenizer as XLM-R's: white space before a mask is the mask's."""
     pieces = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
@@ -75,7 +107,11 @@ def sentence_pieces() -> Any:
         (BertModel, BertConfig(**SIZES), word_pieces()),
         (BertModel, BertConfig(pad_token_id=1, **SIZES), sentence_pieces()),
         (RobertaModel, RobertaConfig(pad_token_id=0, type_vocab_size=1, **SIZES), word_pieces()),
+        # As multilingual encoders whose configuration has transformers' default.
+        (BertModel, BertConfig(pad_token_id=0, **SIZES), sentence_pieces()),
         (MPNetModel, MPNetConfig(pad_token_id=1, **SIZES), sentence_pieces()),
+        (MPNetModel, MPNetConfig(pad_token_id=1, **SIZES), pieces_of_mpnet()),
+        (RobertaModel, RobertaConfig(pad_token_id=1, **SIZES), bytes_with_a_blank_before()),
         (
             DistilBertModel,
             DistilBertConfig(dim=16, n_layers=2, n_heads=2, hidden_dim=24, pad_token_id=1),
@@ -83,11 +119,9 @@ def sentence_pieces() -> Any:
         ),
     ],
     ids=[
-        "bert",
-        "bert of sentence pieces",
-        "roberta of word pieces",
-        "mpnet of sentence pieces",
-        "distilbert",
+        *("bert", "bert of sentence pieces", "roberta of word pieces"),
+        *("bert of sentence pieces, default padding", "mpnet of sentence pieces", "mpnet"),
+        *("roberta of bytes", "distilbert"),
     ],
 )
 @torch.no_grad()

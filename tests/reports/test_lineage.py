@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.tiny import save_encoder
 from tests.tiny.lm import save_shape, save_tokenizer, sentences
 from tests.tiny.runs import refused
 from vgtools import __version__, cli
@@ -298,9 +299,29 @@ def test_training_that_starts_from_a_run_names_its_weights(
     vg(begin)
     vg(f"pretrain text.txt -e lm {fast} -o further")
     assert changed(capsys, "further") == []
+    vg(f"pretrain text.txt --shape shape.json -t t {fast} --steps 2 --keep-every 1 -o steps")
+    vg(f"pretrain text.txt -e steps/step-1 {fast} -o later")
+    assert changed(capsys, "later") == []
     shutil.rmtree("lm")
     vg(f"{begin} --seed 1")
     assert changed(capsys, "further") == ["lm has been made again"]
+
+
+def test_tuning_that_starts_from_a_tuned_network_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such runs have no weights of their own: the hash of nothing does not make them the same."""
+    monkeypatch.chdir(tmp_path)
+    save_encoder(tmp_path / "bert")
+    rows = ({"text": "bam", "label": str(n % 2)} for n in range(8))
+    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    tune = "finetune classify rows.jsonl --dev rows.jsonl --steps 1 --device cpu -q"
+    vg(f"{tune} -e bert --seed 1 -o first")
+    vg(f"{tune} -e first/seed-1/model --seed 1 -o second")
+    assert changed(capsys, "second") == []
+    shutil.rmtree("first")
+    vg(f"{tune} -e bert --seed 1 --lr 0.01 -o first")
+    assert changed(capsys, "second") == ["first/seed-1/model has been made again"]
 
 
 def test_a_makefile_of_runs_of_several_folders_and_processes(

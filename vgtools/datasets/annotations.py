@@ -184,7 +184,8 @@ def vqa(path: str | Path, tally: Tally) -> Iterator[Row]:
     for key, index, item in json_items(path, surrogates=True, others=facts):
         if key != "questions":
             continue
-        _check_pictures(facts, split, path)
+        if not index:
+            _check_pictures(facts, split, path)
         location = f"questions[{index}]"
         with tally.of_item():
             number = _get(item, "image_id", int, path, location)
@@ -220,7 +221,7 @@ def _instance(item: Row, path: str | Path, location: str) -> tuple[list[float], 
     x, y, width, height = box
     category = _get(item, "category_id", int, path, location)
     crowd = 0 if item.get("iscrowd") is None else item["iscrowd"]
-    if type(crowd) not in (int, bool) or crowd not in (0, 1):
+    if not isinstance(crowd, int | float) or crowd not in (0, 1):
         raise DataError(f'{location}: "iscrowd" is {crowd!r:.40}, expected 0 or 1', path)
     return [x, y, round(x + width, 2), round(y + height, 2)], category, int(crowd)
 

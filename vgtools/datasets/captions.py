@@ -111,8 +111,8 @@ def parse_boxes(path: str | Path) -> tuple[int, int, dict[str, list[list[int]]]]
 
 
 def _of_entities(file: str, suffix: str) -> bool:
-    """Return whether a file is of the data set, and not one that macOS left there (`._1.txt`)."""
-    return file.endswith(suffix) and not file.startswith(".") and not os.path.dirname(file)
+    """Return whether a file is of the data set."""
+    return file.endswith(suffix) and not os.path.dirname(file)
 
 
 def flickr30k_entities(folder: str | Path, tally: Tally) -> Iterator[Row]:

@@ -48,7 +48,7 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
     lines = read_lines(path, stats)
     header = next(lines, "")
     separator = "\t" if "\t" in header else ","
-    rows = read_quoted(chain([header], lines), path, separator)
+    rows = _cells(chain([header], lines), path, separator)
     titles = next((cells for _, cells in rows), [])
     if not any(map(str.strip, titles)):
         why = "is blank" if stats.lines else "is empty"
@@ -100,6 +100,21 @@ def norms(path: str, word: str | None, value: str, tally: Tally) -> Iterator[Row
         raise DataError(f'"{value}": {why}', path)
 
 
+def _cells(lines: Iterator[str], path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield each line's number and its cells.
+
+    Between tabs, a quotation mark may be a word, or part of one: a cell is quoted if all of it is.
+    """
+    if separator == ",":
+        return read_quoted(lines, path)
+    return ((n, [_unquoted(c) for c in line.split(separator)]) for n, line in enumerate(lines, 1))
+
+
+def _unquoted(cell: str) -> str:
+    quoted = re.fullmatch('"((?:[^"]|"")+)"', cell)
+    return quoted[1].replace('""', '"') if quoted else cell
+
+
 def _number(text: str) -> float | None:
     value = parse_number(text)
     return value if value is not None and math.isfinite(value) else None
@@ -107,11 +122,12 @@ def _number(text: str) -> float | None:
 
 def _in_other_notation(text: str) -> bool:
     """Return whether a text is a number that `_number` does not take: 4,85, 1_000, 50%, 0x10."""
-    if re.fullmatch("0[xX][0-9a-fA-F]+", text):
+    if re.fullmatch(r"0[xX][0-9a-fA-F]+|\d{1,3}(_\d{3})+", text):
         return True
     with contextlib.suppress(ValueError):
-        # Python takes _ between digits, and all digits of Unicode.
-        return math.isfinite(float(text.replace(",", "").replace("\u2212", "-").removesuffix("%")))
+        # Python takes all digits of Unicode.
+        plain = text.replace(",", "").replace("\u2212", "-").removesuffix("%")
+        return "_" not in text and math.isfinite(float(plain))
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import zip_longest
 
@@ -10,7 +11,9 @@ from vgtools.io.errors import DataError, Tally, TextStats, amount
 from vgtools.io.names import bare, file_of, is_table
 from vgtools.io.streams import holds_rows, read_lines
 
-_XML = (".xml", ".sgm", ".sgml", ".tmx", ".xlf", ".xliff")
+# The first line of WMT's, IWSLT's and other sets of XML, which may have any name.
+_XML = re.compile(r"(?i)<(\?xml|!doctype|srcset|refset|tstset|mteval|tmx|xliff|doc|url)\b")
+_XML_NAMES = (".xml", ".sgm", ".sgml", ".tmx", ".xlf", ".xliff")
 
 
 def pairs(
@@ -78,7 +81,7 @@ def _sentences(path: str, stats: TextStats) -> Iterator[str]:
             way = f"""jq -r '{split}.text | gsub("\\n"; " ")' {path}"""
             why = "holds rows, expected one sentence per line; write those to learn from"
             raise DataError(f"{why}: {way}", path, 1)
-        if number == 1 and (bare(path).endswith(_XML) or line.startswith("<?xml")):
+        if number == 1 and (bare(path).lower().endswith(_XML_NAMES) or _XML.match(line.lstrip())):
             way = "sacrebleu -t wmt14 -l en-de --echo src writes one side of a set of WMT's"
             why = "is XML, expected one sentence per line; write its segments to a text"
             raise DataError(f"{why}: {way}", path)

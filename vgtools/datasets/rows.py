@@ -192,9 +192,13 @@ def in_split(rows: Iterable[Row], split: str | None) -> Iterator[Row]:
     return (row | {"split": split} for row in rows) if split else iter(rows)
 
 
+# Suffixes of files next to a photo; a downloader may give a photo any other suffix, or none.
+_NOTES = (".html", ".json", ".npy", ".txt", ".xml")
+
+
 def _may_be_photo(file: str, name: str) -> bool:
-    """Return whether a file without a picture's suffix has the name asked for, or no suffix."""
-    return os.path.basename(file) == name or not os.path.splitext(file)[1]
+    """Return whether a file without a picture's suffix may be the photo of a name."""
+    return os.path.basename(file) == name or not file.lower().endswith(_NOTES)
 
 
 def _stat(path: Path) -> os.stat_result:

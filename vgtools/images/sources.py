@@ -43,6 +43,7 @@ MAX_BYTES = 256 << 20  # size of one encoded image
 SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp", ".tif",
     ".tiff", ".avif", ".jp2", ".j2k", ".ppm", ".pgm", ".pbm", ".pnm", ".ico",
+    ".mpo",
 })  # fmt: skip
 
 TAR_SUFFIXES = (
@@ -148,9 +149,9 @@ class Images:
     Ids are the path below the directory, the `image` of a jsonl row, the line of a list, or the
     member name of a tar. Paths in a list or jsonl are relative to the file that holds them, or are
     URLs. In a directory or tar the suffix decides which files are images; all others are counted in
-    `left_out`, as are hidden files of a directory, and those in its hidden folders. A tar is
-    streamed; nothing of it is ever written to disk. For images at URLs the store is asked for sizes
-    and versions, for many at a time and once each.
+    `left_out`, as are hidden files, and those in hidden folders. A tar is streamed; nothing of it
+    is ever written to disk. For images at URLs the store is asked for sizes and versions, for many
+    at a time and once each.
 
     Args:
         paths: directories, image jsonl, lists of paths, tars, or `-` (list or jsonl on stdin); all
@@ -309,12 +310,7 @@ def _suffix(name: str) -> str:
 
 def is_picture(name: str) -> bool:
     """Return whether a file is a picture by its suffix, in any case."""
-    return _suffix(name) in SUFFIXES and not _of_macos(name)
-
-
-def _of_macos(name: str) -> bool:
-    """Return whether macOS wrote a file about another, with its name after `._`."""
-    return os.path.basename(name).startswith("._")
+    return _suffix(name) in SUFFIXES and not is_hidden(os.path.basename(name))
 
 
 def is_hidden(name: str) -> bool:
@@ -322,7 +318,7 @@ def is_hidden(name: str) -> bool:
 
     Notebooks keep copies in `.ipynb_checkpoints`, and macOS notes about `a.png` in `._a.png`.
     """
-    return any(part.startswith(".") for part in name.split(os.sep))
+    return any(part.startswith(".") and part not in (".", "..") for part in name.split("/"))
 
 
 def flickr_number(stem: str) -> str | None:
@@ -563,8 +559,8 @@ def members(
                 name = member.name.removeprefix("./")
                 if member.isdir():
                     continue
-                if not counts(name) or _of_macos(name):
-                    left_out[_suffix(name)] += 1
+                if is_hidden(name) or not counts(name):
+                    left_out[HIDDEN if is_hidden(name) else _suffix(name)] += 1
                     continue
                 if name in seen:
                     raise DataError(f"duplicate image {name!r:.80}; ids must be unique", path)

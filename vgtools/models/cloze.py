@@ -17,6 +17,7 @@ from vgtools.models.masked_lm import mlm_hidden, token_losses
 from vgtools.models.packed import PackedEncoder
 from vgtools.models.references import pick_device
 from vgtools.text.masking import special_id
+from vgtools.text.tokens import MASK_TOKENS
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class ClozeModel:
         self._head = mlm_hidden(lm)
         self._decoder = lm.get_output_embeddings()
         self._encoder = PackedEncoder(replace(text, model=lm.base_model), 1)
-        self.mask = special_id(text.tokenizer, ("[MASK]", "<mask>"))
+        self.mask = special_id(text.tokenizer, MASK_TOKENS)
 
     def losses(self, ids: Array, cloze: Cloze) -> Array:
         """Return the negative log likelihood of each token that is asked for, in nats.

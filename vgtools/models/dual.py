@@ -38,7 +38,6 @@ from vgtools.models.encoder import (
 from vgtools.models.products import quicken
 from vgtools.models.references import (
     ENCODER_FILES,
-    TOKENIZER_CONFIG,
     check_whole,
     fingerprint,
     identity_of,
@@ -54,7 +53,7 @@ from vgtools.models.references import (
     unusable,
 )
 from vgtools.models.runs import as_config, open_run
-from vgtools.models.sealed import read_run
+from vgtools.models.sealed import TOKENIZER_CONFIG, read_run
 from vgtools.models.towers import read_clip
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from vgtools.io.own import atomic_write, sync_dir
 from vgtools.models.references import (
     BUILTIN,
     ENCODER_FILES,
-    TOKENIZER_CONFIG,
     check_read,
     check_whole,
     fingerprint,
@@ -42,11 +41,12 @@ from vgtools.models.references import (
     weight_files,
 )
 from vgtools.models.sealed import (
-    RUN_FILE,
+    TOKENIZER_CONFIG,
     check_fingerprint,
     claim_run,
     files_below,
     own_files_below,
+    remove_own_files,
 )
 from vgtools.text.tokens import settings_for_transformers, special_ids, tokenizer_fingerprint
 
@@ -424,7 +424,7 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     sign = own.temporary(complete)
     check_network(folder)
     claim_run(folder, complete.name, own.begins(b""))
-    own.remove_tree(folder, RUN_FILE)
+    remove_own_files(folder)
     with file_errors(folder, reading=False):
         own.make_folder(folder, parents=True)
         mark = own.create(sign)
@@ -438,7 +438,7 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
                 os.fsync(mark.fileno())
                 own.replace(sign, complete)
         except BaseException:  # without `complete` nothing would show that vg wrote it
-            own.remove_tree(folder, RUN_FILE)
+            remove_own_files(folder)
             raise
     sync_dir(folder)
     sync_dir(folder.parent)
@@ -468,7 +468,8 @@ def _write_pretrained(folder: Path, encoder: Encoder) -> None:
         padding=getattr(config, "pad_token_id", None),
         segments=int(getattr(config, "type_vocab_size", 0) or 0) > 1,
     )
-    atomic_write(work / TOKENIZER_CONFIG, dumps(settings))
+    if not os.path.lexists(folder / TOKENIZER_CONFIG):  # the user's stay
+        atomic_write(work / TOKENIZER_CONFIG, dumps(settings))
     with file_errors(folder, reading=False):
         files = files_below(work)
         for file in files:

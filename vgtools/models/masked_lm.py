@@ -14,7 +14,7 @@ from vgtools.models.encoder import MOST_LAYERS
 from vgtools.models.products import add_product, product
 from vgtools.models.references import attention_settings, quiet_transformers, unusable
 from vgtools.text.masking import special_id
-from vgtools.text.tokens import special_ids
+from vgtools.text.tokens import PAD_TOKENS, special_ids
 
 # Tan & Bansal 2020 (Vokenization), section 4.2 and Table 2; `vocab_size` and the padding id come
 # from the tokenizer.
@@ -78,7 +78,7 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
         raise DataError(f'{why}; expected "absolute"', file)
     values |= attention_settings(values["model_type"])
     values["vocab_size"] = tokenizer.get_vocab_size()
-    values["pad_token_id"] = special_id(tokenizer, ("[PAD]", "<pad>"))
+    values["pad_token_id"] = special_id(tokenizer, PAD_TOKENS)
     if values["model_type"] == "roberta":
         # RoBERTa counts positions from after the padding id.
         values.setdefault("max_position_embeddings", 512 + values["pad_token_id"] + 1)

@@ -18,7 +18,7 @@ from vgtools.io.files import read_json
 from vgtools.io.hub import hub_errors
 from vgtools.io.names import refuse_special
 from vgtools.io.own import atomic_write
-from vgtools.models.sealed import check_model
+from vgtools.models.sealed import TOKENIZER_CONFIG, check_model
 from vgtools.text import clip_bpe
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ TOKENIZER_FILES = [
     "config.json",
 ]
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
 ENCODER_FILES = ["*.json", "*.txt", "*.safetensors"]
 
 # Letters, digits, accents, scripts, an emoji, a control character and an unassigned code point.

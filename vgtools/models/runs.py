@@ -53,9 +53,9 @@ class Run:
     fingerprint: str
 
 
-def start_facts(encoder: Encoder) -> dict[str, Any]:
-    """Return the facts by which a run names the network that its training starts from."""
-    return {"start": {"ref": public(encoder.ref), "fingerprint": encoder.fingerprint}}
+def start_facts(*encoders: Encoder) -> dict[str, Any]:
+    """Return the facts by which a run names the networks that its training starts from."""
+    return {"start": [{"ref": public(e.ref), "fingerprint": e.fingerprint} for e in encoders]}
 
 
 def save_run(

@@ -16,6 +16,7 @@ from vgtools.io.forms import check_form
 from vgtools.io.written import END, check_file, check_format, unseal
 
 TOKENIZER = "tokenizer"  # kind of the run of vg prepare tokenizer
+TOKENIZER_CONFIG = "tokenizer_config.json"
 KEPT = "step-"  # the names of a run's folders that hold the encoder of a step start with this
 # The files that vg writes into a run, by their place in it or in one of its folders; all others are
 # the user's, also in these folders.
@@ -23,7 +24,7 @@ RUN_FILE = re.compile(
     r"(?:(?:seed-\d+|step-\d+|model|encoder|teacher|words|backbone)/)*(?:"
     r"(?:model(?:-\d{5}-of-\d{5})?|head|fusion|phrase_attention|grounding|xdbert)\.safetensors"
     r"|(?:best|checkpoint)\.safetensors|model\.safetensors\.index\.json"
-    r"|(?:config|generation_config|tokenizer|tokenizer_config|fusion|grounding|run)\.json|complete"
+    r"|(?:config|generation_config|tokenizer|fusion|grounding|run)\.json|complete"
     r"|predictions(?:\.[\w-]+)?\.jsonl|metrics\.jsonl|table\.(?:npy|ids|json))"
 )
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
@@ -129,10 +130,38 @@ def files_below(folder: Path) -> list[Path]:
 def own_files_below(folder: Path) -> list[Path]:
     """Return the files of a run, or of a folder in it, that have names of vg's.
 
-    All others are the user's.
+    All others are the user's, also settings of a tokenizer that vg did not write.
     """
-    found = files_below(folder)
-    return [file for file in found if RUN_FILE.fullmatch(file.relative_to(folder).as_posix())]
+
+    def is_own(file: Path) -> bool:
+        if file.name == TOKENIZER_CONFIG:
+            file_in_network = file.with_name("config.json").relative_to(folder)
+            return _is_place(file_in_network) and _is_settings(file)
+        return _is_place(file.relative_to(folder))
+
+    return [*filter(is_own, files_below(folder))]
+
+
+def _is_place(file: Path) -> bool:
+    return RUN_FILE.fullmatch(file.as_posix()) is not None
+
+
+def _is_settings(file: Path) -> bool:
+    is_file = file.is_file() and not file.is_symlink()
+    return is_file and own.begins(b'{"tokenizer_class":')(file)
+
+
+def remove_own_files(folder: Path) -> None:
+    """Remove the files of vg in a run, or in a folder of it, and folders that are then empty.
+
+    Raises:
+        DataError: as `own.remove_tree` (73).
+    """
+    if folder.is_dir() and not folder.is_symlink():
+        for file in own_files_below(folder):
+            if file.name == TOKENIZER_CONFIG:
+                own.remove(file)
+    own.remove_tree(folder, RUN_FILE)
 
 
 def check_written(file: Path, sha256: str, kind: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 import shlex
@@ -20,8 +21,10 @@ from vgtools.io.names import file_of, is_shards, is_unnamed, is_url
 from vgtools.io.records import Record, mark_of, record_of
 
 _MOST_STEPS = 200
-# Runs of which commands note a hash that is of more than the run: times must do.
+# Runs of which commands note a hash that is of more than the run, as they do of a network with a
+# head: times must do.
 _DERIVED = ("retriever", "visualbert")
+_OF_ITSELF = ("fingerprint", "sha256")  # hashes in a run.json of the run itself
 
 
 class Line(Protocol):
@@ -294,12 +297,17 @@ def _is_other(source: Record, path: Path, reader: Record) -> bool:
     named = source.files.get(path) or source.files.get(source.made) or {}
     networks = [source.body, *(source.body.get(name) for name in ("encoder", "teacher"))]
     marks = {one.get("fingerprint") for one in networks if isinstance(one, dict)}
-    noted = {mark.decode() for mark in re.findall(rb"[0-9a-f]{64}", json_bytes(reader.body))}
+    complete = path / "complete"  # of one of several networks in a run
+    marks |= {complete.read_text(errors="replace")} if complete.is_file() else set()
+    # A run without weights of its own has the hash of nothing.
+    marks -= {hashlib.sha256().hexdigest()}
+    read = {key: value for key, value in reader.body.items() if key not in _OF_ITSELF}
+    noted = {mark.decode() for mark in re.findall(rb"[0-9a-f]{64}", json_bytes(read))}
     if noted & {*marks, named.get("sha256")}:
         # The names of the rows may be others, and the rows not.
         beside = ((file.name, facts.get("sha256")) for file, facts in source.files.items())
         return any((_noted(reader.body, name) or now) != now for name, now in beside)
-    if source.body.get("kind") in _DERIVED:
+    if source.body.get("kind") in _DERIVED or complete.is_file():
         return os.path.getmtime(source.file) > os.path.getmtime(reader.file)
     return True
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
-from vgtools.text.tokens import special_ids
+from vgtools.text.tokens import MASK_TOKENS, PAD_TOKENS, special_ids, token_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -48,10 +48,9 @@ def special_id(tokenizer: Any, names: Sequence[str]) -> int:
     Raises:
         DataError: the tokenizer has none of them.
     """
-    for name in names:
-        number = tokenizer.token_to_id(name)
-        if number is not None:
-            return int(number)
+    name = token_of(tokenizer, names)
+    if name is not None:
+        return int(tokenizer.token_to_id(name))
     why = f"the tokenizer has no {' or '.join(names)}, which masked language models need"
     raise DataError(f"{why}; choose another --tokenizer", code=Exit.CONFIG)
 
@@ -77,8 +76,8 @@ class Masking:
         return cls(
             prefix=tuple(prefix),
             suffix=tuple(suffix),
-            mask=special_id(tokenizer, ("[MASK]", "<mask>")),
-            pad=special_id(tokenizer, ("[PAD]", "<pad>")),
+            mask=special_id(tokenizer, MASK_TOKENS),
+            pad=special_id(tokenizer, PAD_TOKENS),
             vocabulary=tokenizer.get_vocab_size(),
             **settings,
         )

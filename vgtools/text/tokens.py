@@ -42,14 +42,27 @@ def special_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return encoded.ids[: inner[0]], encoded.ids[inner[-1] + 1 :]
 
 
+PAD_TOKENS = ("[PAD]", "<pad>")
+MASK_TOKENS = ("[MASK]", "<mask>")
 # By each role, the tokens that have it in the families of encoders, the usual ones first.
 _ROLES = {
-    "pad": ("[PAD]", "<pad>", "<|endoftext|>"),
-    "bos": ("<s>", "<|startoftext|>"),
-    "eos": ("</s>", "<|endoftext|>"),
+    "pad": (*PAD_TOKENS, "<|endoftext|>"),
+    "bos": ("<s>", "<bos>", "<|startoftext|>"),
+    "eos": ("</s>", "<eos>", "<|endoftext|>"),
     "unk": ("[UNK]", "<unk>", "<|endoftext|>"),
-    "mask": ("[MASK]", "<mask>"),
+    "mask": MASK_TOKENS,
 }
+
+
+def token_of(tokenizer: Tokenizer, names: Sequence[str]) -> str | None:
+    """Return the first token of several names; special ones come before all others.
+
+    MPNet's vocabulary still has the `[MASK]` of BERT, whose vocabulary it was, but its own `<mask>`
+    alone is special.
+    """
+    special = {one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special}
+    found = [name for name in names if tokenizer.token_to_id(name) is not None]
+    return next((name for name in found if name in special), found[0] if found else None)
 
 
 def settings_for_transformers(
@@ -68,22 +81,28 @@ def settings_for_transformers(
         padding: the model's id of padding, which counts where it is of a special token.
         segments: whether the model reads the segments of two texts.
     """
-    names = {
-        f"{role}_token": next((n for n in names if tokenizer.token_to_id(n) is not None), None)
-        for role, names in _ROLES.items()
-    }
+    names = {f"{role}_token": token_of(tokenizer, names) for role, names in _ROLES.items()}
     special = tokenizer.get_added_tokens_decoder()
-    if padding in special and special[padding].special:
-        names["pad_token"] = special[padding].content
     before, after = special_ids(tokenizer)
+    marks = {one.content for one in special.values() if one.special}
+    marks |= {str(tokenizer.id_to_token(number)) for number in (*before, *after)}
+    for name in ("bos_token", "eos_token"):  # a word of BERT's may be spelt like them
+        if names[name] not in marks:
+            names[name] = None
+    # transformers' own default, 0, may be the token that starts a text.
+    if padding in special and special[padding].special and padding not in before:
+        names["pad_token"] = special[padding].content
     if before and after:
         names["cls_token"] = tokenizer.id_to_token(before[0])
         names["sep_token"] = tokenizer.id_to_token(after[0])
     read = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
+    # transformers 4 takes it for false where it is not stated.
+    blank = getattr(tokenizer.pre_tokenizer, "add_prefix_space", False)
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{name: token for name, token in names.items() if token is not None},
         "model_input_names": read,
+        **({"add_prefix_space": True} if blank else {}),
         **({} if longest is None else {"model_max_length": longest}),
     }
 

@@ -53,6 +53,7 @@ from vgtools.models.sealed import (
     kind_of,
     own_files_below,
     read_run,
+    remove_own_files,
 )
 from vgtools.training import processes
 from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, own_tensors, train
@@ -503,9 +504,9 @@ class TrainingRun:
         for folder in [*self.path.glob("*/")]:
             if any(re.fullmatch(part, folder.name) for part in parts):
                 with Lock(folder):  # refused while a process trains there
-                    own.remove_tree(folder, RUN_FILE)
+                    remove_own_files(folder)
         for name in NETWORKS:
-            own.remove_tree(self.path / name, RUN_FILE)
+            remove_own_files(self.path / name)
         weights = f"{self.kind}.safetensors"
         for name in (_METRICS, weights, _BEST, _CHECKPOINT, "run.json"):
             own.remove(self.path / name)

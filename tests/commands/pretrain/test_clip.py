@@ -64,6 +64,8 @@ def test_a_run_is_a_teacher(data: Path, tmp_path: Path, capfd: pytest.CaptureFix
     assert (info["captions"], info["photos"], info["steps"]) == (30, 10, 8)
     settings = {key: info["config"][key] for key in ("lr", "schedule", "weight_decay", "warmup")}
     assert settings == {"lr": 2e-3, "schedule": "cosine", "weight_decay": 0.1, "warmup": 0.1}
+    (start,) = info["start"]
+    assert start["fingerprint"] not in ("", info["encoder"]["fingerprint"])
     teacher = load_teacher(str(run))
     assert (teacher.width, teacher.max_tokens) == (6, 75)
     assert teacher.fingerprint == info["encoder"]["fingerprint"]

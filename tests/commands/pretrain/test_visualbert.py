@@ -15,7 +15,7 @@ from tests.tiny.vtasks import save_nlvr2, save_pictures
 from vgtools import cli
 from vgtools.images.regions import open_regions
 from vgtools.io.errors import Exit
-from vgtools.models.encoder import save_pretrained
+from vgtools.models.encoder import load_encoder, save_pretrained
 from vgtools.models.runs import read_run
 from vgtools.systems.visualbert.model import VisualBertConfig, load_visualbert, open_attention
 
@@ -72,6 +72,8 @@ def test_a_run_that_transformers_and_the_probes_open(
     info = read_run(run, "visualbert")
     assert (info["captions"], info["images"], info["steps"]) == (24, 6, 6)
     assert info["visualbert"] == {"regions_width": REGION, "late_fusion": False, "alignment": "sum"}
+    (start,) = info["start"]
+    assert start["fingerprint"] == load_encoder(str(data / "encoder")).fingerprint
     assert info["config"]["lr"] == 1e-3
     assert info["config"]["warmup"] == 0.1, "the paper's"
 

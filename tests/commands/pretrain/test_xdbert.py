@@ -19,6 +19,7 @@ from tests.tiny.visual import encoder_of
 from tests.training.test_processes import ended, start
 from vgtools import cli
 from vgtools.io.errors import Exit
+from vgtools.models.clip import load_teacher
 from vgtools.models.encoder import load_encoder, load_masked_lm, save_pretrained
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import read_run
@@ -75,6 +76,8 @@ def test_a_run_that_is_an_encoder(
     opened = open_xdbert(str(run))
     assert info["teacher"]["fingerprint"] == fingerprint(opened.teacher.model)
     assert info["encoder"]["fingerprint"] == fingerprint(opened.student.model)
+    started = [load_encoder(str(data / "student")), load_teacher(str(data / "clip"))]
+    assert [one["fingerprint"] for one in info["start"]] == [one.fingerprint for one in started]
     assert info["parameters"] == {
         "student": sum(p.numel() for p in opened.student.model.parameters()),
         "teacher": sum(p.numel() for p in opened.teacher.model.parameters()),

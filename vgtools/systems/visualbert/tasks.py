@@ -52,7 +52,7 @@ from vgtools.tasks.kinds.ground import PhraseCaptions, PhraseRanking
 from vgtools.tasks.sequences import CHUNK, InputsWithImages, TaskInputs, special_tokens
 from vgtools.tasks.table import Task
 from vgtools.text.masking import special_id
-from vgtools.text.tokens import tokenize
+from vgtools.text.tokens import MASK_TOKENS, tokenize
 
 
 class Adaptation(NamedTuple):
@@ -446,7 +446,7 @@ class VisualLearner(Learner):
         images = [tuple(find(image, path, e.line) for image in e.images) for e in asked]
         targets = golds = seen = links = None
         if tuner.adaptation.reads_mask:
-            text = _with_mask(text, special_id(encoder.tokenizer, ("[MASK]", "<mask>")))
+            text = _with_mask(text, special_id(encoder.tokenizer, MASK_TOKENS))
             known = {answer: number for number, answer in enumerate(self.region_input.answers)}
             if all(example.answers for example in asked):
                 targets = [soft_targets(example.answers, known) for example in asked]

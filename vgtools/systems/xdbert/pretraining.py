@@ -114,7 +114,7 @@ class XDBertPretraining(PackedPretraining):
                 "tokens": corpus.tokens,
                 "blocks": len(corpus),
                 "teacher_blocks": facts,
-                **start_facts(self.student),
+                **start_facts(self.student, self.teacher),
             }
             sha256 = fingerprint(self.teacher.model)
             teacher = dataclasses.replace(self.teacher, fingerprint=sha256)
