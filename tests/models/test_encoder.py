@@ -340,6 +340,16 @@ def test_a_negative_number_of_heads_is_refused(tmp_path: Path) -> None:
             load_encoder(str(folder))
 
 
+@pytest.mark.parametrize("spread", [1e308, 11, -0.1])
+def test_new_weights_of_too_large_a_spread_are_refused(tmp_path: Path, spread: float) -> None:
+    config = save_tiny_bert(tmp_path) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"initializer_range": spread}))
+    for load in (load_encoder, load_masked_lm):
+        with pytest.raises(DataError, match=r'config\.json: "initializer_range"') as error:
+            load(str(tmp_path))
+        assert error.value.code == Exit.DATA
+
+
 def test_more_layers_than_any_encoder_has_are_refused_before_they_are_built(tmp_path: Path) -> None:
     for load, folder in ((load_encoder, save_tiny_bert(tmp_path)), (load_teacher, tmp_path / "c")):
         if load is load_teacher:

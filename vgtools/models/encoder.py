@@ -190,10 +190,10 @@ def check_layers(config: Mapping[str, Any], folder: Path) -> None:
     """Refuse a model with numbers of layers or heads that no encoder has, or its weights have not.
 
     transformers builds the layers before it reads a weight: a damaged number would take hours, or
-    all memory.
+    all memory. It also draws new heads and layers, which give NaN if their spread is too large.
 
     Raises:
-        DataError: there are more layers than `MOST_LAYERS`, or no heads (65).
+        DataError: there are more layers than `MOST_LAYERS`, no heads, or too large a spread (65).
     """
     for part in (config, config.get("text_config"), config.get("vision_config")):
         values = part if isinstance(part, dict) else {}
@@ -203,10 +203,15 @@ def check_layers(config: Mapping[str, Any], folder: Path) -> None:
             why = f'"num_hidden_layers": expected at most {MOST_LAYERS}, got {layers}'
         elif isinstance(heads, int) and heads < 1:
             why = f'"num_attention_heads": expected at least 1, got {heads}'
+        spread = values.get("initializer_range")
+        if isinstance(spread, int | float) and not 0 <= spread <= _MOST_SPREAD:
+            why = f'"initializer_range": expected 0 to {_MOST_SPREAD}, got {spread}'
         if why:
             raise DataError(f"{why}; save the model again", folder / "config.json")
     _check_depth(config, folder)
 
+
+_MOST_SPREAD = 10  # standard deviation of weights that are drawn; 0.02 is usual
 
 # The number of a layer; a whole dual encoder has two sides.
 _OF_LAYER = re.compile(
