@@ -69,11 +69,11 @@ def extract_image_feats(
 ) -> None:
     """Write one feature row for each image: X.npy, its ids in X.ids, its manifest X.json.
 
-    Images keep the order of the source (a directory: by path, numbers in it by value). Pixels have
+    Images keep the order of the source (a directory: by path, numbers by value). Pixels have
     one meaning: EXIF orientation applied, 16 bits scaled, transparency on white, first frame of an
     animation. The backbone's own preprocessing is used and recorded. Images that cannot be read
-    stop the command, or go to X.errors.jsonl with --on-error skip. Hidden and other files are left
-    out and counted. An image is known by name, size and time.
+    stop the command, or go to X.errors.jsonl with --on-error skip; other and hidden files are
+    counted. An image is known by name, size and time.
 
     A CLIP, MetaCLIP, SigLIP, AltCLIP or ChineseCLIP as backbone writes its own embeddings of the
     images, as transformers computes them; with --pooling none it writes an embedding for each
