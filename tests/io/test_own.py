@@ -99,11 +99,11 @@ def test_of_a_tree_only_the_named_files_go(tmp_path: Path) -> None:
     link = tmp_path / "model/link.safetensors"
     link.symlink_to(tmp_path / "old")
     with pytest.raises(DataError, match=r"link\.safetensors: is a link or another kind of file"):
-        own.remove_tree(tmp_path / "model", ours)
+        own.remove_tree(tmp_path / "model", own.placed(ours))
     assert all((tmp_path / name).exists() for name in names)
     link.unlink()
     for folder in ("model", "old"):
-        own.remove_tree(tmp_path / folder, ours)
+        own.remove_tree(tmp_path / folder, own.placed(ours))
     assert [p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*"))] == [
         "model",
         "model/mine",

@@ -619,7 +619,7 @@ def test_settings_of_a_tokenizer_that_the_user_put_next_to_a_network_stay(tmp_pa
     settings.unlink()
     save_pretrained(folder, encoder)
     assert settings in sealed.own_files_below(folder)
-    sealed.remove_own_files(folder)
+    own.remove_tree(folder, sealed.is_own_file)
     assert not folder.exists()
 
 

@@ -701,7 +701,7 @@ def remove_shards(folder: str, count: int = 0) -> None:
             (73); nothing is removed.
     """
     if not is_url(folder):
-        own.check_tree(Path(folder), re.compile(places.OURS))
+        own.check_tree(Path(folder), own.placed(re.compile(places.OURS)))
         for name in places.sizes(folder):
             commit = re.fullmatch(r"(\d{6,})\.json", name)
             if name == LIST or (commit and int(commit[1]) < count):

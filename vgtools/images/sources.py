@@ -559,8 +559,11 @@ def members(
                 name = member.name.removeprefix("./")
                 if member.isdir():
                     continue
-                if is_hidden(name) or not counts(name):
-                    left_out[HIDDEN if is_hidden(name) else _suffix(name)] += 1
+                if is_hidden(name):
+                    left_out[HIDDEN] += 1
+                    continue
+                if not counts(name):
+                    left_out[_suffix(name)] += 1
                     continue
                 if name in seen:
                     raise DataError(f"duplicate image {name!r:.80}; ids must be unique", path)

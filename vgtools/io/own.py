@@ -291,24 +291,31 @@ def take_made() -> Path | None:
     return _made.pop() if _made else None
 
 
-def check_tree(folder: Path, ours: re.Pattern[str]) -> None:
+Part = Callable[[Path, Path], bool]  # whether a file is vg's, by the folder that it is below
+
+
+def placed(ours: re.Pattern[str]) -> Part:
+    """Return the test of a file by its place in the folder."""
+    return lambda file, folder: ours.fullmatch(file.relative_to(folder).as_posix()) is not None
+
+
+def check_tree(folder: Path, ours: Part) -> None:
     """Refuse links, pipes and folders at the places in a folder where vg writes files.
 
     Raises:
         DataError: there is one (73).
     """
     for path in folder.rglob("*"):
-        if ours.fullmatch(path.relative_to(folder).as_posix()):
+        if ours(path, folder):
             check(path, lambda _: True)
 
 
-def remove_tree(folder: str | Path, ours: re.Pattern[str] | None = None) -> None:
+def remove_tree(folder: str | Path, ours: Part | None = None) -> None:
     """Remove a folder that is vg's, by its name or by the folder that it is in.
 
     Args:
         folder: may be gone.
-        ours: matches the places in the folder of files that vg writes there; others stay, with
-            their folders. By default all go.
+        ours: the files that vg writes there; others stay, with their folders. By default all go.
 
     Raises:
         DataError: it is not vg's, or a link, or as `check_tree` (73); nothing is removed.
@@ -329,7 +336,7 @@ def remove_tree(folder: str | Path, ours: re.Pattern[str] | None = None) -> None
             continue
         place = file.relative_to(folder)
         passing = any(is_temporary(Path(part)) for part in place.parts)
-        if not ours or passing or ours.fullmatch(place.as_posix()):
+        if not ours or passing or ours(file, folder):
             os.unlink(file)
     remove_folder(folder)
 

@@ -45,8 +45,8 @@ from vgtools.models.sealed import (
     check_fingerprint,
     claim_run,
     files_below,
+    is_own_file,
     own_files_below,
-    remove_own_files,
 )
 from vgtools.text.tokens import settings_for_transformers, special_ids, tokenizer_fingerprint
 
@@ -429,7 +429,7 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     sign = own.temporary(complete)
     check_network(folder)
     claim_run(folder, complete.name, own.begins(b""))
-    remove_own_files(folder)
+    own.remove_tree(folder, is_own_file)
     with file_errors(folder, reading=False):
         own.make_folder(folder, parents=True)
         mark = own.create(sign)
@@ -443,7 +443,7 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
                 os.fsync(mark.fileno())
                 own.replace(sign, complete)
         except BaseException:  # without `complete` nothing would show that vg wrote it
-            remove_own_files(folder)
+            own.remove_tree(folder, is_own_file)
             raise
     sync_dir(folder)
     sync_dir(folder.parent)

@@ -128,40 +128,20 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def own_files_below(folder: Path) -> list[Path]:
-    """Return the files of a run, or of a folder in it, that have names of vg's.
+    """Return the files of a run, or of a folder in it, that are vg's; see `is_own_file`."""
+    return [file for file in files_below(folder) if is_own_file(file, folder)]
 
-    All others are the user's, also settings of a tokenizer that vg did not write.
+
+def is_own_file(file: Path, folder: Path) -> bool:
+    """Return whether a file below a run, or below a folder in it, is vg's by its place.
+
+    All others are the user's, also settings of a tokenizer that do not start as vg's do.
     """
-
-    def is_own(file: Path) -> bool:
-        if file.name == TOKENIZER_CONFIG:
-            file_in_network = file.with_name("config.json").relative_to(folder)
-            return _is_place(file_in_network) and _is_settings(file)
-        return _is_place(file.relative_to(folder))
-
-    return [*filter(is_own, files_below(folder))]
-
-
-def _is_place(file: Path) -> bool:
-    return RUN_FILE.fullmatch(file.as_posix()) is not None
-
-
-def _is_settings(file: Path) -> bool:
-    is_file = file.is_file() and not file.is_symlink()
-    return is_file and own.begins(b'{"tokenizer_class":')(file)
-
-
-def remove_own_files(folder: Path) -> None:
-    """Remove the files of vg in a run, or in a folder of it, and folders that are then empty.
-
-    Raises:
-        DataError: as `own.remove_tree` (73).
-    """
-    if folder.is_dir() and not folder.is_symlink():
-        for file in own_files_below(folder):
-            if file.name == TOKENIZER_CONFIG:
-                own.remove(file)
-    own.remove_tree(folder, RUN_FILE)
+    if file.name != TOKENIZER_CONFIG:
+        return own.placed(RUN_FILE)(file, folder)
+    is_settings = own.begins(b'{"tokenizer_class":')
+    in_network = is_own_file(file.with_name("config.json"), folder)
+    return in_network and file.is_file() and not file.is_symlink() and is_settings(file)
 
 
 def check_written(file: Path, sha256: str, kind: str = "") -> None:

@@ -60,9 +60,15 @@ def token_of(tokenizer: Tokenizer, names: Sequence[str]) -> str | None:
     MPNet's vocabulary still has the `[MASK]` of BERT, whose vocabulary it was, but its own `<mask>`
     alone is special.
     """
-    special = {one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special}
+    special = _special_tokens(tokenizer).values()
     found = [name for name in names if tokenizer.token_to_id(name) is not None]
     return next((name for name in found if name in special), found[0] if found else None)
+
+
+def _special_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """Return the tokens that a tokenizer marks as special, by id."""
+    added = tokenizer.get_added_tokens_decoder()
+    return {number: one.content for number, one in added.items() if one.special}
 
 
 def settings_for_transformers(
@@ -82,16 +88,15 @@ def settings_for_transformers(
         segments: whether the model reads the segments of two texts.
     """
     names = {f"{role}_token": token_of(tokenizer, names) for role, names in _ROLES.items()}
-    special = tokenizer.get_added_tokens_decoder()
+    special = _special_tokens(tokenizer)
     before, after = special_ids(tokenizer)
-    marks = {one.content for one in special.values() if one.special}
-    marks |= {str(tokenizer.id_to_token(number)) for number in (*before, *after)}
+    marks = {*special.values(), *map(tokenizer.id_to_token, (*before, *after))}
     for name in ("bos_token", "eos_token"):  # a word of BERT's may be spelt like them
         if names[name] not in marks:
             names[name] = None
     # transformers' own default, 0, may be the token that starts a text.
-    if padding in special and special[padding].special and padding not in before:
-        names["pad_token"] = special[padding].content
+    if padding in special and padding not in before:
+        names["pad_token"] = special[padding]
     if before and after:
         names["cls_token"] = tokenizer.id_to_token(before[0])
         names["sep_token"] = tokenizer.id_to_token(after[0])

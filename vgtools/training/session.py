@@ -49,11 +49,11 @@ from vgtools.models.sealed import (
     check_written,
     digests,
     is_checkpoint,
+    is_own_file,
     is_run_json,
     kind_of,
     own_files_below,
     read_run,
-    remove_own_files,
 )
 from vgtools.training import processes
 from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, own_tensors, train
@@ -460,10 +460,10 @@ class TrainingRun:
             if named and folder.is_symlink():
                 raise own.planted(folder)
             if named:
-                own.check_tree(folder, RUN_FILE)
+                own.check_tree(folder, is_own_file)
         weights = self.path / f"{self.kind}.safetensors"
         own.check(weights, lambda _: True)
-        own.check_tree(self.path, RUN_FILE)
+        own.check_tree(self.path, is_own_file)
         try:
             info = read_run(self.path)
         except DataError:  # unfinished or damaged
@@ -504,9 +504,9 @@ class TrainingRun:
         for folder in [*self.path.glob("*/")]:
             if any(re.fullmatch(part, folder.name) for part in parts):
                 with Lock(folder):  # refused while a process trains there
-                    remove_own_files(folder)
+                    own.remove_tree(folder, is_own_file)
         for name in NETWORKS:
-            remove_own_files(self.path / name)
+            own.remove_tree(self.path / name, is_own_file)
         weights = f"{self.kind}.safetensors"
         for name in (_METRICS, weights, _BEST, _CHECKPOINT, "run.json"):
             own.remove(self.path / name)
