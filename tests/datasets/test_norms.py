@@ -114,6 +114,20 @@ def test_between_tabs_a_quotation_mark_may_be_of_a_word(
     assert len({row["value"] for row in found}) == len(words)
 
 
+@pytest.mark.parametrize("separator", ["\t", ","])
+def test_two_quotation_marks_are_an_empty_cell_where_the_header_is_quoted(
+    tmp_path: Path, separator: str
+) -> None:
+    """R's `write.table(col.names=NA)` writes such tables."""
+    table = tmp_path / "x.tsv"
+    table.write_text('""|"Word"|"POS"\n"1"|"dog"|"N"\n"2"|"idea"|""\n'.replace("|", separator))
+    with pytest.raises(DataError, match=r"the first column has no name: .* --word names"):
+        list(norms(str(table), None, "POS", Tally()))
+    tally = Tally()
+    assert list(norms(str(table), "Word", "POS", tally)) == [{"word": "dog", "value": "N"}]
+    assert dict(tally.left_out) == {"row without a word or a value": 1}
+
+
 def test_an_index_without_a_name_is_passed_over_by_naming_the_words(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(",word,conc\n0,dog,1\n")
     found = list(norms(str(tmp_path / "x.csv"), "word", "conc", Tally()))

@@ -109,6 +109,9 @@ def test_the_way_out_for_tables_keeps_the_lines(tmp_path: Path) -> None:
         ("train.tags.de-en.en", "<url>http://www.ted.com/talks/1</url>"),
         ("A.XML", "<p>"),
         ("a.de", ' <doc docid="1">'),
+        ("b.de", '\n \n<srcset setid="x">'),
+        ("c.de", '<dataset id="newstest2021">'),
+        ("d.de", "<talkid>1</talkid>"),
     ],
 )
 def test_xml_is_not_taken_for_sentences(tmp_path: Path, name: str, line: str) -> None:
@@ -116,6 +119,12 @@ def test_xml_is_not_taken_for_sentences(tmp_path: Path, name: str, line: str) ->
     with pytest.raises(DataError, match=r"is XML, .* sacrebleu .* --echo src") as caught:
         list(pairs(str(tmp_path / name), str(tmp_path / name), Tally()))
     assert caught.value.code == 65
+
+
+@pytest.mark.parametrize("line", ["<url> look at this", "<doc>umented", "<unk> is a token", "<"])
+def test_a_sentence_may_start_with_a_mark(tmp_path: Path, line: str) -> None:
+    files = save(tmp_path, f"{line}\n", "b\n")
+    assert list(pairs(*files, Tally(), ratio=9)) == [{"text": line, "target": "b"}]
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:

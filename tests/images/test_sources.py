@@ -443,10 +443,20 @@ def test_hidden_files_are_left_out_of_a_tar_and_a_folder_alike(tmp_path: Path) -
     source = open_source(str(make_tar(tmp_path / "x.tar", [member(n, b"a") for n in names])))
     assert [item.id for item in source.items] == ["a.jpg", "d/b.jpg", "../e.jpg"]
     assert dict(source.left_out) == {sources.HIDDEN: 3, ".txt": 1}
+    placed = [name for name, _, _ in sources.placed_members(str(tmp_path / "x.tar"))]
+    assert (
+        placed == [*sources._tar_names(str(tmp_path / "x.tar"))] == ["a.jpg", "d/b.jpg", "../e.jpg"]
+    )
     for name in ("._a.jpg", "a.jpg"):
         (tmp_path / "f" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "f" / name).touch()
     assert [item.id for item in open_source(str(tmp_path / "f")).items] == ["a.jpg"]
+
+
+def test_a_tar_of_a_hidden_folder_names_the_way_out(tmp_path: Path) -> None:
+    tar = make_tar(tmp_path / "x.tar", [member("home/.cache/a.jpg"), member("home/n.txt")])
+    with pytest.raises(DataError, match=r"not hidden \(1 \(hidden\), 1 \.txt\); tar -C FOLDER -cf"):
+        list(open_source(str(tar)).items)
 
 
 def test_a_tar_member_with_a_torn_map_of_holes_is_one_error(tmp_path: Path) -> None:

@@ -46,22 +46,29 @@ def save(folder: Path, family: str, network: Any = AutoModel, **more: Any) -> st
 
 
 @pytest.mark.parametrize(
-    ("family", "reserved"),
+    ("family", "padding", "reserved"),
     [
-        ("bert", 0),
-        ("electra", 0),
-        ("deberta-v2", 0),
-        ("roberta", 1),
-        ("camembert", 1),
-        ("mpnet", 2),  # its own number, whatever the configuration has
-        ("data2vec-text", 1),
-        ("roberta-prelayernorm", 1),
-        ("xlm-roberta-xl", 1),
+        ("bert", 0, 0),
+        ("bert", 1, 0),
+        ("electra", 0, 0),
+        ("deberta-v2", 0, 0),
+        # RoBERTa's kin count positions from after the padding id.
+        ("roberta", 0, 1),
+        ("roberta", 1, 2),
+        ("camembert", 0, 1),
+        ("data2vec-text", 0, 1),
+        ("roberta-prelayernorm", 0, 1),
+        ("xlm-roberta-xl", 0, 1),
+        # MPNet has its own number, whatever the configuration has.
+        ("mpnet", 0, 2),
+        ("mpnet", 1, 2),
+        ("mpnet", 3, 2),
     ],
 )
-def test_a_text_of_the_most_tokens_fits(tmp_path: Path, family: str, reserved: int) -> None:
-    # Those of RoBERTa's kin count positions from after the padding id.
-    encoder = load_encoder(save(tmp_path, family, pad_token_id=reserved - 1 if reserved else 0))
+def test_a_text_of_the_most_tokens_fits(
+    tmp_path: Path, family: str, padding: int, reserved: int
+) -> None:
+    encoder = load_encoder(save(tmp_path, family, pad_token_id=padding))
     assert encoder.max_tokens == 12 - reserved - 2
     ids = [*encoder.prefix, *[7] * encoder.max_tokens, *encoder.suffix]
     with torch.no_grad():

@@ -104,15 +104,25 @@ def _cells(lines: Iterator[str], path: str, separator: str) -> Iterator[tuple[in
     """Yield each line's number and its cells.
 
     Between tabs, a quotation mark may be a word, or part of one: a cell is quoted if all of it is.
+    Two of them are a word as well, but an empty cell in a table whose header is quoted whole.
     """
     if separator == ",":
-        return read_quoted(lines, path)
-    return ((n, [_unquoted(c) for c in line.split(separator)]) for n, line in enumerate(lines, 1))
+        yield from read_quoted(lines, path)
+        return
+    empty = ""
+    for number, line in enumerate(lines, 1):
+        cells = line.split(separator)
+        if number == 1 and all(map(_QUOTED.fullmatch, cells)):
+            empty = '""'
+        yield number, ["" if cell == empty else _unquoted(cell) for cell in cells]
 
 
 def _unquoted(cell: str) -> str:
-    quoted = re.fullmatch('"((?:[^"]|"")+)"', cell)
-    return quoted[1].replace('""', '"') if quoted else cell
+    quoted = _QUOTED.fullmatch(cell)
+    return quoted[1].replace('""', '"') if quoted and quoted[1] else cell
+
+
+_QUOTED = re.compile('"((?:[^"]|"")*)"')
 
 
 def _number(text: str) -> float | None:

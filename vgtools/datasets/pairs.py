@@ -11,8 +11,13 @@ from vgtools.io.errors import DataError, Tally, TextStats, amount
 from vgtools.io.names import bare, file_of, is_table
 from vgtools.io.streams import holds_rows, read_lines
 
-# The first line of WMT's, IWSLT's and other sets of XML, which may have any name.
-_XML = re.compile(r"(?i)<(\?xml|!doctype|srcset|refset|tstset|mteval|tmx|xliff|doc|url)\b")
+# The first line of WMT's, IWSLT's and other sets of XML, which may have any name. In a text, <url>
+# may stand for an address.
+_XML = re.compile(
+    r"(?i)<(?:\?xml|!doctype|srcset|refset|tstset|mteval|tmx|xliff)\b"
+    r"|<(?:doc|dataset|file)\s+\w+\s*="
+    r"|<(url|talkid|keywords)>.*</\1>"
+)
 _XML_NAMES = (".xml", ".sgm", ".sgml", ".tmx", ".xlf", ".xliff")
 
 
@@ -75,14 +80,16 @@ def _sentences(path: str, stats: TextStats) -> Iterator[str]:
         way = f"vg prepare wikitext '{table}' -o SENTENCES.txt"
         why = "is a table, expected one sentence per line; write the column of the sentences"
         raise DataError(f"{why}: {way}", path)
+    is_first = True
     for number, line in enumerate(read_lines(path, stats), 1):
-        if number == 1 and holds_rows(path, line):
+        if is_first and holds_rows(path, line):
             split = """select((.split // "train") == "train")"""
             way = f"""jq -r '{split}.text | gsub("\\n"; " ")' {path}"""
             why = "holds rows, expected one sentence per line; write those to learn from"
-            raise DataError(f"{why}: {way}", path, 1)
-        if number == 1 and (bare(path).lower().endswith(_XML_NAMES) or _XML.match(line.lstrip())):
+            raise DataError(f"{why}: {way}", path, number)
+        if is_first and (bare(path).lower().endswith(_XML_NAMES) or _XML.match(line.lstrip())):
             way = "sacrebleu -t wmt14 -l en-de --echo src writes one side of a set of WMT's"
             why = "is XML, expected one sentence per line; write its segments to a text"
             raise DataError(f"{why}: {way}", path)
+        is_first = is_first and not line.strip()
         yield line

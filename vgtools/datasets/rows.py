@@ -193,7 +193,7 @@ def in_split(rows: Iterable[Row], split: str | None) -> Iterator[Row]:
 
 
 # Suffixes of files next to a photo; a downloader may give a photo any other suffix, or none.
-_NOTES = (".html", ".json", ".npy", ".txt", ".xml")
+_NOTES = (".cls", ".csv", ".html", ".json", ".md5", ".npy", ".npz", ".tsv", ".txt", ".xml")
 
 
 def _may_be_photo(file: str, name: str) -> bool:

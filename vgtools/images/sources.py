@@ -41,9 +41,8 @@ _FLICKR8K = re.compile(r"(\d+)_[0-9a-f]{10}")  # the number and the secret of a 
 MAX_BYTES = 256 << 20  # size of one encoded image
 
 SUFFIXES = frozenset({
-    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp", ".tif",
-    ".tiff", ".avif", ".jp2", ".j2k", ".ppm", ".pgm", ".pbm", ".pnm", ".ico",
-    ".mpo",
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp",
+    ".tif", ".tiff", ".avif", ".jp2", ".j2k", ".ppm", ".pgm", ".pbm", ".pnm", ".ico",
 })  # fmt: skip
 
 TAR_SUFFIXES = (
@@ -309,8 +308,8 @@ def _suffix(name: str) -> str:
 
 
 def is_picture(name: str) -> bool:
-    """Return whether a file is a picture by its suffix, in any case."""
-    return _suffix(name) in SUFFIXES and not is_hidden(os.path.basename(name))
+    """Return whether a file of a folder or tar is a picture by its suffix, in any case."""
+    return _suffix(name) in SUFFIXES and not is_hidden(name)
 
 
 def is_hidden(name: str) -> bool:
@@ -529,6 +528,9 @@ def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
     for name, stamp, load in members(path, is_picture, left_out):
         item = Item(name, stamp, load, f"{path}: ")
         yield item
+    if item is None and left_out[HIDDEN]:
+        way = "tar -C FOLDER -cf X.tar . has names without the folders on the way there"
+        raise DataError(f"holds no image that is not hidden ({counted(left_out)}); {way}", path)
     if item is None:
         raise _no_image(path, left_out)
 

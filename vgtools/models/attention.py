@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from vgtools.io.errors import DataError
@@ -81,7 +82,7 @@ class TransformersEncoder(JointEncoder):
         """Yield the attention weights of each layer; see `JointEncoder`.
 
         Raises:
-            DataError: the model gives none, or none that regions take part in.
+            DataError: the model gives none, none that regions take part in, or no shares.
         """
         model = self.encoder.model
         device = model.device
@@ -105,7 +106,23 @@ class TransformersEncoder(JointEncoder):
                 f"shape {expected} (rows, heads, text and regions twice) per layer, got {got}",
                 self.encoder.ref,
             )
-        yield from layers
+        mask = torch.cat([text_mask, region_mask], dim=1).to(device)
+        for layer in layers:
+            if not _is_softmax(layer, mask):
+                why = f"the attention of {model.config.model_type} cannot be read: expected weights"
+                raise DataError(f"{why} that add up to 1, got scores", self.encoder.ref)
+            yield layer
+
+
+def _is_softmax(weights: Tensor, mask: Tensor) -> bool:
+    """Return whether the weights of every token, of (B, H, T, T), are shares.
+
+    SqueezeBERT returns the scores that it has before the softmax.
+    """
+    shares = weights.shape[-1] * torch.finfo(torch.float32).eps
+    rounding = shares + 2 * torch.finfo(weights.dtype).eps
+    off = (weights.sum(dim=-1, dtype=torch.float32) - 1).abs() > rounding
+    return not bool(((weights < 0).any(dim=-1) | off).transpose(1, 2)[mask].any())
 
 
 def open_encoder(ref: str, *, device: str = "cpu", dtype: str = "float32") -> TransformersEncoder:
