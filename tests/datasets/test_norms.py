@@ -67,7 +67,10 @@ def test_refusals(tmp_path: Path, text: str, value: str, why: str) -> None:
 
 @pytest.mark.parametrize(
     "number",
-    ["4,85", "50%", "50 %", "1_000", "0x10", "\u0661\u0662", "\uff11", "\u22121.5", "1,000"],
+    [
+        *("4,85", "50%", "50 %", "1_000", "0x10", "\u0661\u0662", "\uff11", "\u22121.5", "1,000"),
+        *("1 234", "12\u00a0345,5", "1\u202f234", "1'234.5", "1\u2019234\u2019567"),
+    ],
 )
 @pytest.mark.parametrize("before", ["", "dog\t1\n"])
 def test_numbers_in_another_notation_are_no_classes(

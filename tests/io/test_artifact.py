@@ -116,6 +116,26 @@ def test_a_copy_under_another_name_is_not_compared_with_the_original(tmp_path: P
         read_manifest(tmp_path / "copy.npy", "image-features")
 
 
+@pytest.mark.parametrize(
+    ("kind", "extra"),
+    [("image-features", "f.errors.jsonl"), ("index", "f.errors.jsonl"), ("index", "emb.npy")],
+)
+def test_a_copy_may_lack_a_file_that_no_reader_opens(tmp_path: Path, kind: str, extra: str) -> None:
+    main = tmp_path / ("f.faiss" if kind == "index" else "f.npy")
+    files = [main, tmp_path / "f.ids", tmp_path / extra]
+    for file in files:
+        file.write_bytes(b"1")
+    write_manifest(main, files, kind=kind)
+    files[2].write_bytes(b"2")
+    with pytest.raises(DataError, match="its manifest states"):
+        read_manifest(main, kind)
+    files[2].unlink()
+    assert read_manifest(main, kind)["kind"] == kind
+    files[1].unlink()
+    with pytest.raises(DataError, match="is missing; its manifest names it"):
+        read_manifest(main, kind)
+
+
 def test_sizes_alone_do_not_show_another_content(tmp_path: Path) -> None:
     path = plain(tmp_path)
     path.write_bytes(path.read_bytes()[:-1] + b"?")

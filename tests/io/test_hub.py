@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -217,6 +218,24 @@ def test_files_of_the_user_in_a_folder_of_shards_stay_here(
     assert (code, err) == (0, "")
     assert run(["revokenize", str(vokens), *map(str, to), str(place / "here.jsonl")]) == 0
     assert (place / "back.jsonl").read_bytes() == (place / "here.jsonl").read_bytes()
+
+
+def test_features_are_pushed_and_read_without_their_list_of_bad_images(
+    tiny: Path, tmp_path: Path, hub: Hub, on_hub: Vg
+) -> None:
+    for name in ("feats.npy", "feats.ids", "feats.json"):
+        shutil.copy(tiny / name, tmp_path)
+    body = json.loads((tmp_path / "feats.json").read_text())
+    body["files"]["feats.errors.jsonl"] = {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}
+    (tmp_path / "feats.json").write_text(json.dumps(body))
+    code, _, err = on_hub("push", tmp_path / "feats.npy", "me/feats")
+    assert code == 0, err
+    pushed = sorted(hub.repos["datasets/me/feats"][-1])
+    assert pushed == ["README.md", "feats.ids", "feats.json", "feats.npy"]
+    args = ("--matcher", tiny / "run", "--device", "cpu", "-q", "-o", tmp_path / "x.faiss")
+    code, _, err = on_hub("build-index", tmp_path / "feats.npy", *args)
+    assert code == 0, err
+    assert (tmp_path / "x.faiss").read_bytes() == (tiny / "vg.faiss").read_bytes()
 
 
 def test_a_damaged_file_is_not_pushed(vokens: Path, hub: Hub, on_hub: Vg) -> None:

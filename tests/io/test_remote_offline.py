@@ -233,18 +233,23 @@ def test_a_file_that_a_manifest_at_a_url_names_is_named_if_it_is_missing() -> No
             return False
 
         def info(self, path: str) -> dict[str, Any]:
-            if path == "b/emb.ids":
+            if path in missing:
                 raise FileNotFoundError(path)
             return {"size": 3, "type": "file"}
 
         def cat_file(self, path: str) -> bytes:
-            return b'{"vg": "0.1.0", "files": {"emb.npy": {}, "emb.ids": {}}}'
+            return (
+                b'{"vg": "0.1.0", "files": {"emb.npy": {}, "emb.ids": {}, "emb.errors.jsonl": {}}}'
+            )
 
+    missing = {"b/emb.ids"}
     with pytest.raises(
         DataError, match=r"b/emb\.ids: is missing; the manifest next to it"
     ) as caught:
         remote._files(Store(), "b/emb.npy")
     assert caught.value.code == Exit.NO_INPUT
+    missing = {"b/emb.errors.jsonl"}  # which no reader opens
+    assert {*remote._files(Store(), "b/emb.npy")} == {"b/emb.npy", "b/emb.ids", "b/emb.json"}
 
 
 @pytest.mark.parametrize(

@@ -522,7 +522,13 @@ def test_what_is_masked_changes_nothing_whatever_attention_the_checkpoint_names(
 
 
 @pytest.mark.parametrize(
-    "says", [{"return_dict": False}, {"output_attentions": True}, {"output_hidden_states": True}]
+    "says",
+    [
+        {"return_dict": False},
+        {"output_attentions": True},
+        {"output_hidden_states": True},
+        {"chunk_size_feed_forward": 4},
+    ],
 )
 def test_a_network_returns_what_is_asked_for_not_what_its_config_says(
     tmp_path: Path, says: dict[str, bool]

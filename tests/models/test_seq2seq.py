@@ -180,6 +180,21 @@ def test_a_saved_model_is_the_same_again(tmp_path: Path) -> None:
     assert math.isclose(float(again.model.model.shared.weight[0].detach().abs().sum()), 0)
 
 
+def test_weights_after_the_decoder_make_another_model(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = save_model(tmp_path / "m")
+    before = load_seq2seq(str(folder))
+    assert load_seq2seq(str(folder)).identity == before.identity
+    weights = load_file(folder / "model.safetensors")
+    weights["final_logits_bias"] = before.model.final_logits_bias + 1
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    after = load_seq2seq(str(folder))
+    assert torch.equal(after.model.final_logits_bias, before.model.final_logits_bias + 1)
+    assert after.fingerprint == before.fingerprint
+    assert after.identity != before.identity
+
+
 def test_what_does_not_translate_is_refused(tmp_path: Path) -> None:
     save_encoder(tmp_path / "bert")
     with pytest.raises(DataError, match="is not a usable translation model"):

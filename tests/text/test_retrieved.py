@@ -53,6 +53,11 @@ def test_keys_that_identify_a_row_are_kept_and_others_are_not() -> None:
     )
 
 
+def test_a_null_is_a_key_that_the_row_lacks() -> None:
+    (kept,) = input_rows(window({"id": None, "text": "a", "image": None, "target": None}))
+    assert kept == {"text": "a"}
+
+
 def test_a_text_without_images_has_two_empty_lists() -> None:
     none = np.full(3, -1, np.int32), np.zeros(3, np.float32)
     assert dumps(output_row({"text": ""}, *none)) == b'{"text":"","images":[],"scores":[]}\n'
@@ -64,7 +69,7 @@ def test_a_text_without_images_has_two_empty_lists() -> None:
         ({"text": "a", "image": 3}, '"image" must be a string, got 3'),
         ({"text": "a", "id": [1]}, '"id" must be a string or an integer'),
         ({"text": "a", "id": True}, '"id" must be a string or an integer'),
-        ({"text": "a", "target": None}, '"target" must be a string'),
+        ({"text": "a", "target": 1}, '"target" must be a string'),
         ({"image": "a"}, '"text" is missing'),
     ],
 )

@@ -92,6 +92,8 @@ def _contents(source: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     manifest = manifest_path(source)
     names = [] if is_shards(source) else list(body["files"])
     files = {name: manifest.with_name(name) for name in (*names, manifest.name)}
+    # A file that no reader opens may be missing.
+    files = {name: file for name, file in files.items() if file.exists()}
     if is_shards(source):
         files |= {f"{source.name}/{file.name}": file for file in sorted(_shards_of(source))}
     matcher = body.get("matcher")

@@ -131,8 +131,8 @@ def _number(text: str) -> float | None:
 
 
 def _in_other_notation(text: str) -> bool:
-    """Return whether a text is a number that `_number` does not take: 4,85, 1_000, 50%, 0x10."""
-    if re.fullmatch(r"0[xX][0-9a-fA-F]+|\d{1,3}(_\d{3})+", text):
+    """Return whether a text is a number that `_number` does not take: 4,85, 1 000, 50%, 0x10."""
+    if re.fullmatch(r"0[xX][0-9a-fA-F]+|\d{1,3}([_'\u2019\s]\d{3})+([.,]\d+)?", text):
         return True
     with contextlib.suppress(ValueError):
         # Python takes all digits of Unicode.

@@ -19,6 +19,7 @@ from vgtools.io.folders import ShardFile, Shards
 from vgtools.io.forms import FILES, check_form
 from vgtools.io.names import (
     ending_of,
+    is_extra,
     is_shards,
     is_stream,
     manifest_path,
@@ -124,7 +125,8 @@ def read_manifest(
     """Read an artifact's manifest and check the artifact against it.
 
     A `kind` is, for example, `image-features`. With `verify` size and sha256 of every file of the
-    artifact are compared, or sizes alone. A folder's list of shards is always compared.
+    artifact are compared, or sizes alone; one that `is_extra` may be missing. A folder's list of
+    shards is always compared.
 
     Raises:
         DataError: a pipe (usage); a folder without shards, or no manifest (66); another kind or a
@@ -169,6 +171,8 @@ def read_manifest(
         if own_name not in files:  # else another file of that name would be compared in its place
             raise renamed(own_name, files, path)
         for name, facts in files.items():
+            if is_extra(name, body.get("kind")) and not os.path.exists(path.with_name(name)):
+                continue
             named = {"bytes": facts["bytes"]} if verify == "sizes" else facts
             check_file(path.with_name(name), named, "its manifest", "create it again")
     return body

@@ -211,6 +211,14 @@ def _stem(path: Path) -> str:
     return path.with_suffix("").stem if is_compressed(path) else path.stem
 
 
+def is_extra(name: str, kind: object) -> bool:
+    """Return whether a file of an artifact is for people, and read by no command that reads it.
+
+    Lists of bad items are, and the embeddings that `vg build-index --emb` writes for an index.
+    """
+    return name.endswith(".errors.jsonl") or (kind == "index" and name.endswith(".npy"))
+
+
 def id_fault(image: str) -> str | None:
     """Return why an id cannot be a line of `X.ids`, or None."""
     if not image:

@@ -27,7 +27,7 @@ import orjson
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.forms import LARGEST, is_name
-from vgtools.io.names import file_of, is_url, manifest_of, split_table
+from vgtools.io.names import file_of, is_extra, is_url, manifest_of, split_table
 
 _AHEAD = 1 << 22  # bytes fetched beyond those that are read
 _ASKED = 16  # objects that a store is asked about at a time
@@ -569,6 +569,8 @@ def _files(system: Any, path: str) -> dict[str, Any]:
         try:
             found[name] = system.info(name)
         except FileNotFoundError:
+            if is_extra(name, body.get("kind")):
+                continue
             why = "is missing; the manifest next to it names it; create it again"
             raise DataError(why, name, code=Exit.NO_INPUT) from None
     return found

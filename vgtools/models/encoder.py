@@ -327,10 +327,12 @@ def load_seq2seq(ref: str) -> Encoder:
     for name, value in _PLAIN_SEARCH.items():
         setattr(model.generation_config, name, value)
     encoder = as_encoder(model, tokenizer, ref, folder=folder)
-    # How it decodes is in a file of its own.
+    # How it decodes is in a file of its own, and decided by weights after the decoder.
     name = "generation_config.json"
     more = settings_of(folder, name) if (folder / name).exists() else ""
-    return replace(encoder, settings=f"{encoder.settings} {more}")
+    inside = f"{model.base_model_prefix}."
+    head = {name: x for name, x in model.state_dict().items() if not name.startswith(inside)}
+    return replace(encoder, settings=f"{encoder.settings} {more} {fingerprint(head)}")
 
 
 def _check_ids(model: Any, folder: Path) -> None:

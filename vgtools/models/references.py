@@ -429,8 +429,14 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-# The outputs of a network, where a call asks for no others.
-_RETURNED = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
+# Outputs of a network where a call asks for no others, and layers that take texts of any length:
+# transformers computes a layer in parts of N tokens only where N divides the length.
+_ASKED = {
+    "return_dict": True,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "chunk_size_feed_forward": 0,
+}
 
 
 def attention_settings(kind: Any) -> dict[str, str]:
@@ -463,7 +469,7 @@ def from_pretrained(
         if config is not None
         else read_json(folder / "config.json").get("model_type")
     )
-    asked = {"_attn_implementation": attention, **_RETURNED, **attention_settings(kind)}
+    asked = {"_attn_implementation": attention, **_ASKED, **attention_settings(kind)}
     if config is not None:
         for key, value in asked.items():
             setattr(config, key, value)

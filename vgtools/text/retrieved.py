@@ -63,7 +63,8 @@ def input_rows(window: Window) -> list[dict[str, Any]]:
     for number, row in enumerate(window.rows(), window.first):
         kept = {"text": row["text"]}
         for key, types in _KEPT.items() if len(row) > 1 else ():
-            if key in row:
+            # A row of a table has all keys, with null for one that it lacks.
+            if row.get(key) is not None or (key in row and type(None) in types):
                 if not isinstance(row[key], types) or isinstance(row[key], bool):
                     expected = "a string or an integer" if int in types else "a string"
                     why = f'"{key}" must be {expected}, got {row[key]!r:.60}'

@@ -272,6 +272,23 @@ def test_goes_on_from_a_run_and_voken_only_leaves_the_mlm_head(data: Path, tmp_p
     assert "bert.encoder.layer.0.attention.self.query.weight" not in same
 
 
+def test_another_head_to_start_from_is_another_start(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.torch import save_file
+
+    flags = ["--encoder", tmp_path / "a" / "encoder", "--steps", 1]
+    assert pretrain(data, tmp_path / "a", "--steps", 1) == 0
+    (tmp_path / "a" / "run.json").unlink()
+    assert pretrain(data, tmp_path / "b", *flags, start=False) == 0
+    state = load_state(tmp_path / "a")
+    state["cls.predictions.bias"] += 1
+    save_file(state, tmp_path / "a" / "encoder" / "model.safetensors", {"format": "pt"})
+    capfd.readouterr()
+    assert pretrain(data, tmp_path / "b", *flags, start=False) == Exit.CONFIG
+    assert "a finished run used different settings: start was " in capfd.readouterr().err
+
+
 def load_state(run: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load
 

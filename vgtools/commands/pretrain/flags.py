@@ -65,7 +65,8 @@ class StartFlags:
     Attributes:
         shape: From scratch: bert-base, bert-small, roberta-base, roberta-small, or a config.json.
         tokenizer: With --shape: hub name, directory or builtin:NAME.
-        encoder: Continue training this model: hub name, directory, vg run.
+        encoder: Continue training this model: hub name, directory, vg run. A head that it lacks is
+            drawn.
     """
 
     shape: str | None = value(None, metavar="NAME|FILE")

@@ -14,7 +14,7 @@ from vgtools.io.artifact import open_features
 from vgtools.io.errors import DataError, Exit, about, plain
 from vgtools.models.encoder import Encoder
 from vgtools.models.layers import checkpoint_activations
-from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.models.references import fingerprint, identity_of, pick_dtype
 from vgtools.models.runs import start_facts
 from vgtools.systems.vokenization import objectives
 from vgtools.systems.vokenization.voken_lm import (
@@ -64,6 +64,8 @@ class VokenPretraining(PackedPretraining):
         features = [self.feats] if self.feats else []
         further = [self.also] if self.also else []
         self.pack(self.encoder, *features, also=further)
+        # With the head, which is drawn where the checkpoint has none.
+        self._start = identity_of(fingerprint(self.encoder.model), self.encoder.settings)
         self.store.train = [*self.inputs, *further]
         self._also = [*map(self.digest_of, further)]
         self._bank = None if self.feats is None else open_features(self.feats)
@@ -95,7 +97,7 @@ class VokenPretraining(PackedPretraining):
         """
         return {
             **dataclasses.asdict(self.settings),
-            "start": self.shape or self.encoder.identity,
+            "start": self.shape or self._start,
             "tokenizer": tokenizer_fingerprint(self.encoder.tokenizer),
             "weights": dict(self.weights),
             "feats": self._bank and self._bank.manifest["files"],
