@@ -112,6 +112,7 @@ def test_the_way_out_for_tables_keeps_the_lines(tmp_path: Path) -> None:
         ("b.de", '\n \n<srcset setid="x">'),
         ("c.de", '<dataset id="newstest2021">'),
         ("d.de", "<talkid>1</talkid>"),
+        ("e.de", "<DOC>"),
     ],
 )
 def test_xml_is_not_taken_for_sentences(tmp_path: Path, name: str, line: str) -> None:

@@ -132,8 +132,18 @@ def test_a_copy_may_lack_a_file_that_no_reader_opens(tmp_path: Path, kind: str, 
     files[2].unlink()
     assert read_manifest(main, kind)["kind"] == kind
     files[1].unlink()
-    with pytest.raises(DataError, match="is missing; its manifest names it"):
+    with pytest.raises(DataError, match=r"f\.ids: is missing; its manifest names it"):
         read_manifest(main, kind)
+
+
+def test_a_bank_of_clusters_needs_its_table(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("c.faiss", "c.ids", "c.states.npy")]
+    for file in files:
+        file.write_bytes(b"1")
+    write_manifest(files[0], files, kind="index", clusters={})
+    files[2].unlink()
+    with pytest.raises(DataError, match=r"c\.states\.npy: is missing; its manifest names it"):
+        read_manifest(files[0], "index")
 
 
 def test_sizes_alone_do_not_show_another_content(tmp_path: Path) -> None:

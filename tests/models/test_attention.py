@@ -46,6 +46,6 @@ def test_scores_before_the_softmax_are_refused(tmp_path: Path) -> None:
     }
     SqueezeBertModel(SqueezeBertConfig(**sizes)).save_pretrained(path)
     shutil.copy(bert / "tokenizer.json", path)
-    said = "attention of squeezebert cannot be read: expected weights that add up to 1, got scores"
+    said = "attention of squeezebert cannot be read: expected weights that add up to 1, got others"
     with pytest.raises(DataError, match=said):
         attend(open_encoder(str(path)))

@@ -54,6 +54,26 @@ def test_a_shape_that_cannot_be_is_one_line(
     assert why in message
 
 
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"return_dict": False},
+        {"output_attentions": True},
+        {"output_hidden_states": True},
+        {"chunk_size_feed_forward": 5},
+    ],
+)
+def test_a_shape_decides_sizes_alone(tmp_path: Path, says: dict[str, Any]) -> None:
+    tokenizer = load_tokenizer(str(save_tiny_bert(tmp_path)))
+    found = []
+    for shape in (SHAPE, SHAPE | says):
+        torch.manual_seed(0)
+        lm = new_lm(shape, tokenizer).eval()
+        lm.save_pretrained(tmp_path / "saved")
+        found.append(lm(input_ids=torch.tensor([[2, 5, 3]])).logits)
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "albert"])
 def test_a_head_in_two_parts_is_the_head(tmp_path: Path, kind: str) -> None:
     """Embeddings of ELECTRA and ALBERT may be narrower than their layers."""

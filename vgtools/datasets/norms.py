@@ -130,9 +130,17 @@ def _number(text: str) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+# Numbers with marks between their thousands; with a single point, as in 1.234, it is a decimal.
+_GROUPED = re.compile(
+    r"[+\-\u2212]?"
+    r"(?:\d{1,3}(?:[_'\u2019\s]\d{3})+(?:[.,]\d+)?|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?)"
+    r"\s?%?"
+)
+
+
 def _in_other_notation(text: str) -> bool:
     """Return whether a text is a number that `_number` does not take: 4,85, 1 000, 50%, 0x10."""
-    if re.fullmatch(r"0[xX][0-9a-fA-F]+|\d{1,3}([_'\u2019\s]\d{3})+([.,]\d+)?", text):
+    if re.fullmatch("0[xX][0-9a-fA-F]+", text) or _GROUPED.fullmatch(text):
         return True
     with contextlib.suppress(ValueError):
         # Python takes all digits of Unicode.

@@ -15,7 +15,7 @@ from vgtools.io.streams import holds_rows, read_lines
 # may stand for an address.
 _XML = re.compile(
     r"(?i)<(?:\?xml|!doctype|srcset|refset|tstset|mteval|tmx|xliff)\b"
-    r"|<(?:doc|dataset|file)\s+\w+\s*="
+    r"|<(?:doc|dataset|file)\s+\w+\s*=|<doc>\s*$"
     r"|<(url|talkid|keywords)>.*</\1>"
 )
 _XML_NAMES = (".xml", ".sgm", ".sgml", ".tmx", ".xlf", ".xliff")

@@ -528,9 +528,9 @@ def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
     for name, stamp, load in members(path, is_picture, left_out):
         item = Item(name, stamp, load, f"{path}: ")
         yield item
-    if item is None and left_out[HIDDEN]:
+    if item is None and [*left_out] == [HIDDEN]:
         way = "tar -C FOLDER -cf X.tar . has names without the folders on the way there"
-        raise DataError(f"holds no image that is not hidden ({counted(left_out)}); {way}", path)
+        raise DataError(f"holds hidden files alone ({left_out[HIDDEN]:,}); {way}", path)
     if item is None:
         raise _no_image(path, left_out)
 

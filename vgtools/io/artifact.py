@@ -171,7 +171,7 @@ def read_manifest(
         if own_name not in files:  # else another file of that name would be compared in its place
             raise renamed(own_name, files, path)
         for name, facts in files.items():
-            if is_extra(name, body.get("kind")) and not os.path.exists(path.with_name(name)):
+            if is_extra(name, body) and not os.path.exists(path.with_name(name)):
                 continue
             named = {"bytes": facts["bytes"]} if verify == "sizes" else facts
             check_file(path.with_name(name), named, "its manifest", "create it again")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from vgtools.io.errors import DataError, Exit, without_secrets
@@ -211,12 +213,14 @@ def _stem(path: Path) -> str:
     return path.with_suffix("").stem if is_compressed(path) else path.stem
 
 
-def is_extra(name: str, kind: object) -> bool:
-    """Return whether a file of an artifact is for people, and read by no command that reads it.
+def is_extra(name: str, manifest: Mapping[str, Any]) -> bool:
+    """Return whether a file of an artifact is read by no command that reads the artifact.
 
-    Lists of bad items are, and the embeddings that `vg build-index --emb` writes for an index.
+    Lists of bad items are not, and the embeddings of an index, of `vg build-index --emb`; a bank of
+    clusters has a table of its own.
     """
-    return name.endswith(".errors.jsonl") or (kind == "index" and name.endswith(".npy"))
+    of_images = manifest.get("kind") == "index" and "clusters" not in manifest
+    return name.endswith(".errors.jsonl") or (of_images and name.endswith(".npy"))
 
 
 def id_fault(image: str) -> str | None:

@@ -569,7 +569,7 @@ def _files(system: Any, path: str) -> dict[str, Any]:
         try:
             found[name] = system.info(name)
         except FileNotFoundError:
-            if is_extra(name, body.get("kind")):
+            if is_extra(name, body):
                 continue
             why = "is missing; the manifest next to it names it; create it again"
             raise DataError(why, name, code=Exit.NO_INPUT) from None

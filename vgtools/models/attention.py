@@ -110,7 +110,7 @@ class TransformersEncoder(JointEncoder):
         for layer in layers:
             if not _is_softmax(layer, mask):
                 why = f"the attention of {model.config.model_type} cannot be read: expected weights"
-                raise DataError(f"{why} that add up to 1, got scores", self.encoder.ref)
+                raise DataError(f"{why} that add up to 1, got others", self.encoder.ref)
             yield layer
 
 

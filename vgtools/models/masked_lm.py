@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import MOST_LAYERS
 from vgtools.models.products import add_product, product
-from vgtools.models.references import attention_settings, quiet_transformers, unusable
+from vgtools.models.references import plain_settings, quiet_transformers, unusable
 from vgtools.text.masking import special_id
 from vgtools.text.tokens import PAD_TOKENS, special_ids
 
@@ -76,7 +76,7 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
     if str(values.get("position_embedding_type")).startswith("relative"):
         why = '"position_embedding_type": transformers has given up relative positions'
         raise DataError(f'{why}; expected "absolute"', file)
-    values |= attention_settings(values["model_type"])
+    values |= plain_settings(values["model_type"])
     values["vocab_size"] = tokenizer.get_vocab_size()
     values["pad_token_id"] = special_id(tokenizer, PAD_TOKENS)
     if values["model_type"] == "roberta":

@@ -429,9 +429,7 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-# Outputs of a network where a call asks for no others, and layers that take texts of any length:
-# transformers computes a layer in parts of N tokens only where N divides the length.
-_ASKED = {
+_PLAIN = {
     "return_dict": True,
     "output_attentions": False,
     "output_hidden_states": False,
@@ -439,13 +437,14 @@ _ASKED = {
 }
 
 
-def attention_settings(kind: Any) -> dict[str, str]:
-    """Return settings for a model type under which a text's states are always the same.
+def plain_settings(kind: Any) -> dict[str, Any]:
+    """Return settings for a model type under which it returns a text's states, always the same.
 
-    transformers turns a BigBird to full attention, for good, at the first short text.
+    transformers turns a BigBird to full attention, for good, at the first short text, and computes
+    a layer in parts of N tokens only where N divides the length.
     """
     sparse = kind in ("big_bird", "bigbird_pegasus")
-    return {"attention_type": "original_full"} if sparse else {}
+    return _PLAIN | ({"attention_type": "original_full"} if sparse else {})
 
 
 def from_pretrained(
@@ -469,7 +468,7 @@ def from_pretrained(
         if config is not None
         else read_json(folder / "config.json").get("model_type")
     )
-    asked = {"_attn_implementation": attention, **_ASKED, **attention_settings(kind)}
+    asked = {"_attn_implementation": attention, **plain_settings(kind)}
     if config is not None:
         for key, value in asked.items():
             setattr(config, key, value)
