@@ -163,6 +163,19 @@ def test_an_interrupted_run_resumes_and_other_items_are_refused(tmp_path: Path) 
 # ------------------------------------------------------------------------------------------- damage
 
 
+@pytest.mark.parametrize("images", ["../x", [3], True, -1, None])
+def test_a_manifest_with_another_count_of_images_is_refused(tmp_path: Path, images: Any) -> None:
+    items = [("a", region_set(2))]
+    path = save(tmp_path / "x.npy", items)
+    manifest = path.with_suffix(".json")
+    body = json.loads(manifest.read_text()) | {"images": images}
+    manifest.write_text(json.dumps(body))
+    with pytest.raises(
+        DataError, match=r'x\.json: "images": expected .*; create the regions again'
+    ):
+        save(path, items)
+
+
 def reseal(path: Path) -> None:
     """Write the manifest of files that were changed on purpose."""
     write_manifest(path, [path, regions_path(path)], kind="region-features")

@@ -31,7 +31,9 @@ from vgtools.io.arrays import Array
 from vgtools.io.artifact import Artifact, read_manifest
 from vgtools.io.errors import DataError, amount, input_changed
 from vgtools.io.files import dumps
+from vgtools.io.forms import SIZE, check_form
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import manifest_path
 from vgtools.io.output import Output
 from vgtools.io.streams import jsonl_rows, open_shard, require
 
@@ -395,7 +397,9 @@ def write_regions(
     files = [path, regions_path(path), Path(path).with_suffix(".errors.jsonl")]
     with Output(files, config, npy={0: (dtype, width)}, inputs=inputs, restart=restart) as out:
         if out.complete:
-            return int(read_manifest(path, KIND, verify=False)["images"])
+            made = read_manifest(path, KIND, verify=False)
+            check_form(made, {"images": SIZE}, manifest_path(path), "create the regions again")
+            return int(made["images"])
         digest = hashlib.sha256()
         done = int(out.state.get("images", 0))
         rows = count = 0
