@@ -171,12 +171,21 @@ def test_a_table_of_words_that_somebody_changed_in_an_unfinished_run_is_not_repl
     with monkeypatch.context() as patch:
         patch.setattr(session, "save_run", interrupted)
         assert train(tmp_path / "run") == Exit.INTERRUPTED
-    file = tmp_path / "run" / "words" / name
-    changed = file.read_bytes()[:-1] + b"?"
+    words = tmp_path / "run" / "words"
+    manifest = (words / "table.json").read_bytes()
+    file = words / name
+    whole = file.read_bytes()
+    changed = whole[:-1] + b"?"
     file.write_bytes(changed)
     for more in ([], ["--restart"]):
         assert train(tmp_path / "run", *more) == Exit.CANNOT_CREATE
         assert file.read_bytes() == changed
+    file.write_bytes(whole)
+    (words / "table.json").unlink()
+    for more in ([], ["--restart"]):
+        assert train(tmp_path / "run", *more) == Exit.CANNOT_CREATE
+        assert file.read_bytes() == whole
+    (words / "table.json").write_bytes(manifest)
     file.unlink()
     assert train(tmp_path / "run") == 0
     assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")

@@ -63,7 +63,7 @@ from vgtools.training.trackers import tracked
 _CHECKPOINT = "checkpoint.safetensors"
 _BEST = "best.safetensors"
 _METRICS = "metrics.jsonl"
-_TABLE = "table.json"  # the manifest of a run's word vectors
+_TABLE = ("table.npy", "table.ids")  # a run's word vectors
 SAVE_SECONDS = 600.0  # between checkpoints
 # A checkpoint at the end of an epoch comes at the earliest so long after the one before, if the
 # network is large, because writing it takes time.
@@ -475,10 +475,12 @@ class TrainingRun:
                     file = checkpoint.parent / name
                     if file.exists() and sha256_file(file) != sha256:
                         raise own.not_ours(file) from None
-            for manifest in self.path.rglob(_TABLE):
-                written = files_of(manifest)
-                for name in written:
-                    own.check(manifest.with_name(name), own.Known(written))
+            for table in own_files_below(self.path):
+                manifest = table.with_name("table.json")
+                journal = table.with_name("table.npy.journal")
+                # The journal of a copy that is half published stands for the manifest.
+                if table.name in _TABLE and (manifest.exists() or not journal.exists()):
+                    own.check(table, own.Known(files_of(manifest)))
             return
         for file in [*own_files_below(self.path), *filter(Path.is_file, [weights])]:
             name = file.relative_to(self.path).as_posix()
