@@ -225,11 +225,19 @@ def test_word_vectors_are_not_written_over(folder: Path, capfd: Any) -> None:
     assert one.read_bytes() == before
 
 
-def test_pairs_that_nobody_knows_are_refused(folder: Path, capfd: Any) -> None:
-    vectors = write_vectors(folder, "one", {"sun": [1, 0], "moon": [0, 1]})
-    assert run(["measure", vectors, "--on", f"{folder}/pairs.tsv", "-q"]) == 65
-    why = "pairs.tsv: 0 of its 8 items are known to all; 3 are needed"
-    assert why in capfd.readouterr().err
+def test_pairs_that_nobody_knows_are_refused_and_written_over_no_others(
+    folder: Path, capfd: Any
+) -> None:
+    kept = folder / "kept.jsonl"
+    asked = ["--on", f"{folder}/pairs.tsv", "-q"]
+    assert run(["measure", write_vectors(folder, "one", ROWS), *asked, "-o", str(kept)]) == 0
+    before = kept.read_bytes()
+    vectors = write_vectors(folder, "two", {"sun": [1, 0], "moon": [0, 1]})
+    for more in ([], ["-o", str(kept)]):
+        assert run(["measure", vectors, *asked, *more]) == 65
+        why = "pairs.tsv: 0 of its 8 items are known to all; 3 are needed"
+        assert why in capfd.readouterr().err
+    assert kept.read_bytes() == before
 
 
 def test_runs_that_differ_by_their_seed_are_one_row(folder: Path, capfd: Any) -> None:

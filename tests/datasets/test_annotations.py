@@ -157,6 +157,10 @@ def test_coco_boxes(tmp_path: Path) -> None:
         ),
         (official(images=[*IMAGES, IMAGES[0]]), "images[2]: duplicate id 30"),
         (
+            official(categories=[{"id": 1, "name": "dog"}, {"id": 1, "name": "bird"}]),
+            "categories[1]: duplicate id 1, of 'dog' and 'bird'",
+        ),
+        (
             official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 0, "height": 4}]),
             "images[2]: invalid size",
         ),

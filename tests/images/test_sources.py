@@ -230,6 +230,8 @@ def test_standard_input_is_a_list_or_jsonl(tmp_path: Path, monkeypatch: pytest.M
         ("x.jsonl", b'{"image": "a"}\n', 'x.jsonl:1: the key "path" is missing'),
         ("x.jsonl", b'{"image": 3, "path": "a"}\n', 'x.jsonl:1: "image" must be a string'),
         ("x.jsonl", b'{"image": "a", "pa', "x.jsonl:1: not valid JSON"),
+        ("x.json", b'[{"image": "a", "path": "a.png"}]', "x.json:1: starts like a list of JSON"),
+        ("x.json", b'[\n  {"image": "a"}\n]\n', "FILE}; jq -c '.[]' makes them, in a file X.jsonl"),
         ("x.jpg", b"\xff\xd8\xff\xe0 and so on", "x.jpg: is a single binary file"),
         ("x.npy", b"\x93NUMPY\x01\x00", "x.npy: is a single binary file"),
     ],

@@ -145,6 +145,10 @@ def test_columns_get_the_keys_that_a_name_gives_them(write: Callable[..., Path])
     assert "two columns are named for 'text'" in caught(f"{path}#say.en,text=id")
     assert f'{path}:1: the key "target" is missing' in caught(path, {"target": str})
     assert f"{path}#target=COLUMN names its column" in caught(path, {"target": str})
+    # A column that is named already stays in the advice.
+    message = caught(f"{path}#target=say.en", {"text": str, "path": str})
+    assert f'{path}#target=say.en:1: the key "path" is missing' in message
+    assert message.endswith(f"; {path}#target=say.en,path=COLUMN names its column")
     message = caught(f"{path}#text=say", {"text": str})
     assert f"{path}#text=COLUMN.FIELD names a field of it" in message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -26,6 +26,7 @@ from vgtools.io.process import Progress, note
 from vgtools.io.settings import count, file, value
 
 if TYPE_CHECKING:
+    from vgtools.measures.compare import Record
     from vgtools.measures.evaluation import Measured
 
 
@@ -163,16 +164,22 @@ def measure(
         real = os.path.realpath(output)
         taken = str(target).startswith(f"{real}.") or target in (Path(real), manifest_path(real))
         refuse_if(taken, "--page", f"is a name that vg uses for -o {output}; choose another")
+    found = None
     if are_items:
-        measured, names = saved.read_items(refs)
-        rows = _rows(names, against)
+        found, names = saved.read_items(refs)
     else:
         names = [run for ref in refs for run in runs_of(ref)]
-        rows = _rows(names, against)
-        measured = _measure(names, files, words, ground, seed, output, runtime)
-    for remark in compare.left_out(measured, names):
-        note("measure", remark)
-    records = compare.compare(measured, rows, samples, seed)
+    rows = _rows(names, against)
+
+    def judge(measured: Sequence[Measured]) -> list[Record]:
+        for remark in compare.left_out(measured, names):
+            note("measure", remark)
+        return compare.compare(measured, rows, samples, seed)
+
+    if found is not None:
+        records = judge(found)
+    else:
+        records = _measure(names, files, words, ground, seed, output, runtime, judge)
     for remark in compare.out_of_reach(records, samples):
         note("measure", remark)
     if target is not None:
@@ -202,8 +209,9 @@ def _measure(
     seed: int,
     output: str | None,
     runtime: Runtime,
-) -> list[Measured]:
-    """Ask encoders; write the items if they are to be kept."""
+    judge: Callable[[Sequence[Measured]], list[Record]],
+) -> list[Record]:
+    """Ask encoders and judge them; then write the items if they are to be kept."""
     from vgtools.io.files import dumps
     from vgtools.io.output import Output
     from vgtools.measures import contexts, run, saved
@@ -235,6 +243,7 @@ def _measure(
         with Progress("measure", "encoders", len(refs)) as bar:
             grounded = None if known is None else known[1]
             measured, prints = run.measure(evaluations, refs, reading, grounded, bar.advance)
+        records = judge(measured)
         if out is not None:
             for row in saved.item_rows(measured):
                 out.write(dumps(row))
@@ -242,4 +251,4 @@ def _measure(
             encoders = [{"encoder": ref, "fingerprint": print_} for ref, print_ in pairs]
             contents = saved.contents(measured)
             out.finish(kind=saved.KIND, encoders=encoders, vectors=vectors, contents=contents)
-    return measured
+    return records

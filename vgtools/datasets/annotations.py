@@ -52,7 +52,10 @@ class _Coco:
             self._add_image(item, location)
         elif key == "categories":
             number = _get(item, "id", int, self.path, location)
-            self.names[number] = _get(item, "name", str, self.path, location)
+            name = _get(item, "name", str, self.path, location)
+            if self.names.setdefault(number, name) != name:
+                why = f"duplicate id {number}, of {self.names[number]!r:.60} and {name!r:.60}"
+                raise DataError(f"{location}: {why}", self.path)
         elif key == "annotations":
             self._add_annotation(item, location)
 

@@ -390,6 +390,9 @@ def _listed(path: str) -> list[tuple[str, str]]:
         for number, line in enumerate(lines, 1):
             if number == 1 and isinstance(line, str):
                 jsonl = holds_rows(path, line, ("image", "path"))
+                if not jsonl and re.match(r'\s*\[\s*([\[{"]|$)', line):
+                    why = 'starts like a list of JSON, expected lines {"image": ID, "path": FILE}'
+                    raise DataError(f"{why}; jq -c '.[]' makes them, in a file X.jsonl", path, 1)
             if jsonl or isinstance(line, dict):
                 row = parse_json(line, path, number)
                 require(row, keys, path, number)

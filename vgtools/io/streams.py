@@ -37,6 +37,7 @@ from vgtools.io.names import (
     is_table,
     is_unnamed,
     is_url,
+    split_table,
 )
 from vgtools.io.remote import facts, file_size, open_url
 from vgtools.io.tables import keys_of, table_rows
@@ -487,7 +488,9 @@ def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, 
     for key, expected in keys.items():
         if key not in row:
             why = f"the row has {', '.join(map(repr, row)) or 'no keys'}"
-            why += f"; {file_of(path)}#{key}=COLUMN names its column" if is_table(path) else ""
+            if is_table(path):
+                named = f"{path}," if split_table(path)[1] else f"{path}#"
+                why += f"; {named}{key}=COLUMN names its column"
             raise DataError(f'the key "{key}" is missing; {why}', path, line)
         value = row[key]
         types = (int, float) if expected is float else expected

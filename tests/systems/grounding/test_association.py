@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections import Counter
@@ -33,6 +34,7 @@ from vgtools.systems.grounding.keys import (
     InvertedFile,
     KeyedImages,
     caption_keys,
+    keyword_index,
     keywords,
     noun_keys,
 )
@@ -163,6 +165,19 @@ def test_keywords_worked_by_hand() -> None:
         "street": [5],
         "wet": [5],
     }
+
+
+def test_nouns_are_among_the_keywords() -> None:
+    rows: Any = [
+        (1, {"image": "a", "text": "a fish", "nouns": ["goldfish", "Carassius auratus"]}),
+        (2, {"image": "b", "text": "", "nouns": ["tench"]}),
+    ]
+    index = keyword_index(rows, t.STOP, 8, "n.jsonl")
+    found = {row["word"]: row["rows"] for row in map(json.loads, index.data.splitlines())}
+    assert found == {"auratus": [0], "carassius": [0], "fish": [0], "goldfish": [0], "tench": [1]}
+    assert (index.ids, index.left_out) == (["a", "b"], [])
+    with pytest.raises(DataError, match=r'n\.jsonl:3: "nouns" must be strings'):
+        keyword_index([(3, rows[0][1] | {"nouns": [1]})], t.STOP, 8, "n.jsonl")
 
 
 @pytest.mark.parametrize(

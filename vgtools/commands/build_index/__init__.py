@@ -116,7 +116,7 @@ def _find_by_words(source: str, by: Keys, output: str, limit: int | None, restar
             return
         rows = keys.caption_rows(source, limit)
         if vectors is None:
-            index = keys.keyword_index(rows, stop_words, by.keywords or 1)
+            index = keys.keyword_index(rows, stop_words, by.keywords or 1, source)
         else:
             index = keys.vector_index(rows, vectors, stop_words, source)
         if not index.ids:

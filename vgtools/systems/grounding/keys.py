@@ -136,22 +136,35 @@ def vector_index(
 
 
 def keyword_index(
-    rows: Iterable[tuple[int, Row]], stop_words: frozenset[str], most: int
+    rows: Iterable[tuple[int, Row]], stop_words: frozenset[str], most: int, file: str
 ) -> IndexFile:
     """Return the index of images by keywords: rows of JSON lines {"word", "rows"}.
 
     Args:
-        rows: numbered, with "image" and "text".
+        rows: numbered, with "image" and "text", which some "nouns" may go with.
         stop_words: words that do not count.
         most: keywords per caption.
+        file: where the rows are from, for messages.
     """
-    file = keywords(rows, stop_words, most)
+
+    def whole(line: int, row: Row) -> Row:
+        nouns = _nouns(row, file, line) if "nouns" in row else []
+        return {**row, "text": " ".join([*nouns, row["text"]])}
+
+    bank = keywords(((line, whole(line, row)) for line, row in rows), stop_words, most)
     lines = (
-        dumps({"word": word, "rows": file.rows[a:b]})
-        for word, (a, b) in zip(file.words, pairwise(file.starts.tolist()), strict=True)
+        dumps({"word": word, "rows": bank.rows[a:b]})
+        for word, (a, b) in zip(bank.words, pairwise(bank.starts.tolist()), strict=True)
     )
-    facts = {"keys": KEYWORDS, "keywords": len(file.words), "per_caption": most}
-    return IndexFile(b"".join(lines), file.ids, file.left_out, facts)
+    facts = {"keys": KEYWORDS, "keywords": len(bank.words), "per_caption": most}
+    return IndexFile(b"".join(lines), bank.ids, bank.left_out, facts)
+
+
+def _nouns(row: Row, file: str, line: int) -> list[str]:
+    require(row, {"nouns": list}, file, line)
+    if not all(isinstance(noun, str) for noun in row["nouns"]):
+        raise DataError(f'"nouns" must be strings, got {row["nouns"]!r:.60}', file, line)
+    return list(row["nouns"])
 
 
 def caption_keys(
@@ -211,9 +224,7 @@ def noun_keys(
     keys = list[Array]()
     for block in _blocks(rows):
         for line, row in block:
-            require(row, {"nouns": list}, file, line)
-            if not all(isinstance(noun, str) for noun in row["nouns"]):
-                raise DataError(f'"nouns" must be strings, got {row["nouns"]!r:.60}', file, line)
+            _nouns(row, file, line)
             first = lines.setdefault(row["image"], line)
             if first != line:
                 why = f"duplicate image {row['image']!r:.80} (first on line {first})"
