@@ -352,6 +352,36 @@ def test_a_restart_never_removes_a_file_that_a_bare_name_leads_to(
     assert run_folder("run", True) == Path("run")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "goes"),
+    [
+        ("config.json", "{}", True),
+        ("tokenizer_config.json", '{"tokenizer_class":"PreTrainedTokenizerFast"}', True),
+        (
+            "tokenizer_config.json",
+            '{\n  "do_lower_case": true\n}',
+            False,
+        ),  # the user's, who keeps it
+        ("notes.txt", "mine", False),
+    ],
+)
+def test_a_restart_never_removes_a_text_that_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, goes: bool
+) -> None:
+    (tmp_path / "run" / "encoder").mkdir(parents=True)
+    file = tmp_path / "run" / "encoder" / name
+    file.write_text(text)
+    line = ["vg", "pretrain", "lm", str(file), "-o", "run", "--restart"]
+    monkeypatch.setattr("vgtools.commands.options.command_line", lambda: line)
+    monkeypatch.chdir(tmp_path)
+    if goes:
+        with pytest.raises(typer.BadParameter, match=r"would remove .*, which this command reads"):
+            run_folder("run", True)
+    else:
+        assert run_folder("run", True) == Path("run")
+    assert file.read_text() == text
+
+
 @pytest.mark.parametrize("source", ["run", "run/encoder", "link", "run/seed-1/model", "run/."])
 def test_a_restart_never_removes_the_model_it_starts_from(tmp_path: Path, source: str) -> None:
     (tmp_path / "run" / "seed-1" / "model").mkdir(parents=True)

@@ -359,10 +359,9 @@ def _named() -> list[tuple[str, bool]]:
 
 def _goes(run: Path, file: Path) -> bool:
     """Return whether a restart removes this part of the run, or something in it."""
-    from vgtools.models.sealed import RUN_FILE
+    from vgtools.models.sealed import is_own_file
 
-    name = file.relative_to(run).as_posix()
-    return name == "." or any(map(RUN_FILE.fullmatch, (name, f"{name}/config.json")))
+    return file == run or is_own_file(file, run) or is_own_file(file / "config.json", run)
 
 
 def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path:
