@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import sha256_file
 from vgtools.io.inputs import Inputs
 from vgtools.io.process import Lock
 from vgtools.models.runs import open_run
@@ -755,3 +756,23 @@ def test_an_epoch_s_record_has_the_mean_of_all_its_steps() -> None:
     # Killed after three steps, and resumed with the notes of then.
     found += epoch_means(records, json.loads(json.dumps(notes)), 4)
     assert [(record["step"], record["loss"]) for record in found] == [(4, 2.5), (8, 6.5)]
+
+
+def test_a_damaged_checkpoint_says_nothing_of_the_parts_of_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run = TrainingRun(folder, "toy", {"a": 1})
+    part = folder / "part-1" / "model.safetensors"
+    part.parent.mkdir()
+    part.write_text("part")
+    run.keep("part-1")
+    run.save()
+    checkpoint = folder / "checkpoint.safetensors"
+    noted = sha256_file(part).encode()
+    flipped = bytes([noted[0] ^ 1]) + noted[1:]
+    assert noted in checkpoint.read_bytes()
+    checkpoint.write_bytes(checkpoint.read_bytes().replace(noted, flipped))
+    parts = (r"part-\d+",)
+    with pytest.raises(DataError, match=r"is not a readable checkpoint .* --restart starts over"):
+        TrainingRun(folder, "toy", {"a": 1}, parts=parts)
+    TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=parts).discard_former()
+    assert not folder.exists() or not any(folder.iterdir())

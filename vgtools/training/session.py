@@ -330,14 +330,11 @@ class PartSession(Session):
 
 def _noted_parts(checkpoint: Path) -> dict[str, str]:
     """Return the files that a checkpoint notes, name in the run -> sha256; {} if it is damaged."""
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(checkpoint, "pt") as file:
-            parts = json.loads(file.metadata()["vg"])["notes"].get("parts", {})
-    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, OSError):
+        notes = TrainState.load(checkpoint).notes
+    except DataError:
         return {}
-    return parts if not fault_in(parts, {str: str}) else {}
+    return notes.get("parts", {}) if not fault_in(notes, {"parts?": {str: str}}) else {}
 
 
 class TrainingRun:
