@@ -355,9 +355,12 @@ def test_more_layers_than_any_encoder_has_are_refused_before_they_are_built(tmp_
         if load is load_teacher:
             save_tower(folder)
         config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1001}))
-        with pytest.raises(DataError, match=r'config\.json: "num_hidden_layers": expected at most'):
-            load(str(folder))
+        for layers in (1001, 2**64):
+            (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+            with pytest.raises(
+                DataError, match=r'config\.json: "num_hidden_layers": expected at most'
+            ):
+                load(str(folder))
 
 
 def test_the_wrong_type_of_model_is_refused(tmp_path: Path) -> None:

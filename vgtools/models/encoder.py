@@ -199,9 +199,9 @@ def check_layers(config: Mapping[str, Any], folder: Path) -> None:
         values = part if isinstance(part, dict) else {}
         layers, heads = map(values.get, ("num_hidden_layers", "num_attention_heads"))
         why = ""
-        if isinstance(layers, int) and layers > MOST_LAYERS:
+        if isinstance(layers, int | float) and layers > MOST_LAYERS:  # 2**64 is read as a float
             why = f'"num_hidden_layers": expected at most {MOST_LAYERS}, got {layers}'
-        elif isinstance(heads, int) and heads < 1:
+        elif isinstance(heads, int | float) and heads < 1:
             why = f'"num_attention_heads": expected at least 1, got {heads}'
         spread = values.get("initializer_range")
         if isinstance(spread, int | float) and not 0 <= spread <= _MOST_SPREAD:
