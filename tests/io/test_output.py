@@ -264,6 +264,30 @@ def test_a_run_that_fails_leaves_the_parts_of_a_killed_one_to_the_next(tmp_path:
     assert sorted(os.listdir(tmp_path)) == ["x.json", "x.jsonl"]
 
 
+def test_a_run_that_fails_while_it_opens_parts_leaves_none_of_a_killed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["e.npy.part", "o.ids.part", "o.jsonl.part"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"0\n1\n")
+    (tmp_path / "o.jsonl.lock").write_text(f"process 1 on elsewhere\n{json.dumps(names)}\n")
+    new_part = output.new_part
+
+    def full(final: Path, *more: Any) -> Any:
+        if final.name == "o.ids":
+            raise OSError(errno.ENOSPC, "No space left on device", str(final))
+        return new_part(final, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "new_part", full)
+        with pytest.raises(OSError, match="No space left"):
+            with_embeddings(tmp_path, "e.npy").__enter__()
+    assert os.listdir(tmp_path) == []
+    with with_embeddings(tmp_path, "e.npy") as out:
+        out.finish(kind="numbers")
+    assert sorted(os.listdir(tmp_path)) == ["e.npy", "o.ids", "o.json", "o.jsonl"]
+
+
 def test_a_complete_output_keeps_no_part_of_a_restart_that_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     numbered(path, 10)

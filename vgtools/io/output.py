@@ -417,9 +417,12 @@ class Output:
         try:
             for part in self._parts:
                 part.close(failed=True)
-                # Without a journal nothing was committed, and nothing can resume from the part.
-                if failed and not self._journal.exists():
-                    own.remove(part_path(part.final), self._is_own_part)
+            # Without a journal nothing was committed, and nothing can resume from the parts; a killed
+            # run's parts that this one has not reached are among them.
+            if failed and self._parts and self._lock and not self._journal.exists():
+                for path in map(self._lock.path.with_name, self._lock.names):
+                    if path.suffix == ".part":
+                        own.remove(path, self._is_own_part)
         finally:
             if self._lock is not None:
                 # Before any part is opened, a killed run's parts are there, and only its lock shows
