@@ -417,8 +417,8 @@ class Output:
         try:
             for part in self._parts:
                 part.close(failed=True)
-            # Without a journal nothing was committed, and nothing can resume from the parts; a killed
-            # run's parts that this one has not reached are among them.
+            # Without a journal nothing was committed, and nothing can resume from the parts. Those
+            # that a killed run left, and this one has not reached, are among them.
             if failed and self._parts and self._lock and not self._journal.exists():
                 for path in map(self._lock.path.with_name, self._lock.names):
                     if path.suffix == ".part":
