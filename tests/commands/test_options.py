@@ -357,11 +357,8 @@ def test_a_restart_never_removes_a_file_that_a_bare_name_leads_to(
     [
         ("config.json", "{}", True),
         ("tokenizer_config.json", '{"tokenizer_class":"PreTrainedTokenizerFast"}', True),
-        (
-            "tokenizer_config.json",
-            '{\n  "do_lower_case": true\n}',
-            False,
-        ),  # the user's, who keeps it
+        # The user's own, which stays.
+        ("tokenizer_config.json", '{\n  "do_lower_case": true\n}', False),
         ("notes.txt", "mine", False),
     ],
 )

@@ -559,14 +559,20 @@ def test_a_restart_removes_nothing_where_something_else_has_the_name_of_a_file(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_restart_keeps_a_part_of_an_unfinished_run_that_has_changed(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+def unfinished_with_part(folder: Path) -> Path:
+    """Leave an unfinished run with a part that its checkpoint notes; return a file of the part."""
     run = TrainingRun(folder, "toy", {"a": 1})
     part = folder / "part-1" / "model.safetensors"
     part.parent.mkdir()
     part.write_text("part")
     run.keep("part-1")
     run.save()
+    return part
+
+
+def test_a_restart_keeps_a_part_of_an_unfinished_run_that_has_changed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    part = unfinished_with_part(folder)
     parts = (r"part-\d+",)
     TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=parts)
     part.write_text("mine")
@@ -760,12 +766,7 @@ def test_an_epoch_s_record_has_the_mean_of_all_its_steps() -> None:
 
 def test_a_damaged_checkpoint_says_nothing_of_the_parts_of_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    run = TrainingRun(folder, "toy", {"a": 1})
-    part = folder / "part-1" / "model.safetensors"
-    part.parent.mkdir()
-    part.write_text("part")
-    run.keep("part-1")
-    run.save()
+    part = unfinished_with_part(folder)
     checkpoint = folder / "checkpoint.safetensors"
     noted = sha256_file(part).encode()
     flipped = bytes([noted[0] ^ 1]) + noted[1:]

@@ -91,9 +91,9 @@ def _contents(source: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     body = read_manifest(source)
     manifest = manifest_path(source)
     names = [] if is_shards(source) else list(body["files"])
-    files = {name: manifest.with_name(name) for name in (*names, manifest.name)}
     # A file that no reader opens may be missing.
-    files = {name: file for name, file in files.items() if file.exists()}
+    found = (manifest.with_name(name) for name in (*names, manifest.name))
+    files = {file.name: file for file in found if file.exists()}
     if is_shards(source):
         files |= {f"{source.name}/{file.name}": file for file in sorted(_shards_of(source))}
     matcher = body.get("matcher")

@@ -331,7 +331,9 @@ def load_seq2seq(ref: str) -> Encoder:
     name = "generation_config.json"
     more = settings_of(folder, name) if (folder / name).exists() else ""
     inside = f"{model.base_model_prefix}."
-    head = {name: x for name, x in model.state_dict().items() if not name.startswith(inside)}
+    tied = _tied(model)
+    state = model.state_dict().items()
+    head = {name: x for name, x in state if name not in tied and not name.startswith(inside)}
     return replace(encoder, settings=f"{encoder.settings} {more} {fingerprint(head)}")
 
 
@@ -627,7 +629,7 @@ def _pretrained(
     heads = {key for key in model.state_dict() if not key.startswith(prefix)}
     # A file has tied weights only once, so that they count neither as a head that is there nor as
     # missing weights of it.
-    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    tied = _tied(model)
     drawn = head == "new" or not heads - tied - new
     if drawn and head == "whole":
         why = f"has no {name}'s head, only an encoder; choose a model that was trained with one"
@@ -637,6 +639,11 @@ def _pretrained(
     missing += [str(key) for key, *_ in report["mismatched_keys"] if in_encoder(str(key))]
     check_whole(text, missing, folder)
     return quicken(text), tokenizer, folder
+
+
+def _tied(model: Any) -> set[str]:
+    """Return the names of weights that are others', under a further name."""
+    return set(getattr(model, "all_tied_weights_keys", None) or ())
 
 
 def as_encoder(

@@ -148,8 +148,10 @@ def keyword_index(
     """
 
     def whole(line: int, row: Row) -> Row:
-        nouns = _nouns(row, file, line) if "nouns" in row else []
-        return {**row, "text": " ".join([*nouns, row["text"]])}
+        if "nouns" not in row:
+            return row
+        _check_nouns(row, file, line)
+        return {**row, "text": " ".join([*row["nouns"], row["text"]])}
 
     bank = keywords(((line, whole(line, row)) for line, row in rows), stop_words, most)
     lines = (
@@ -160,11 +162,10 @@ def keyword_index(
     return IndexFile(b"".join(lines), bank.ids, bank.left_out, facts)
 
 
-def _nouns(row: Row, file: str, line: int) -> list[str]:
+def _check_nouns(row: Row, file: str, line: int) -> None:
     require(row, {"nouns": list}, file, line)
     if not all(isinstance(noun, str) for noun in row["nouns"]):
         raise DataError(f'"nouns" must be strings, got {row["nouns"]!r:.60}', file, line)
-    return list(row["nouns"])
 
 
 def caption_keys(
@@ -224,7 +225,7 @@ def noun_keys(
     keys = list[Array]()
     for block in _blocks(rows):
         for line, row in block:
-            _nouns(row, file, line)
+            _check_nouns(row, file, line)
             first = lines.setdefault(row["image"], line)
             if first != line:
                 why = f"duplicate image {row['image']!r:.80} (first on line {first})"
